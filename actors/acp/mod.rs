@@ -1,0 +1,1 @@
+//! The ACP client peer: framing, the session state machine, updates to blocks.

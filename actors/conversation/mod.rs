@@ -1,0 +1,1 @@
+//! One actor per conversation that has a process.

@@ -1,0 +1,1 @@
+//! Which actor owns what on this replica.

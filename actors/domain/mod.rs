@@ -1,0 +1,1 @@
+//! Plain data and total transition functions.

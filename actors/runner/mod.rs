@@ -1,0 +1,1 @@
+//! One actor per connected runner.

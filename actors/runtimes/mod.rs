@@ -1,0 +1,1 @@
+//! What is installed, written and spawned for a runtime.

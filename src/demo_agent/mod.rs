@@ -1,0 +1,1 @@
+//! The demo agent, a real ACP agent that needs no model.

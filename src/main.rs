@@ -1,0 +1,3 @@
+//! The one binary: server, runner daemon, demo agent and command line.
+
+fn main() {}

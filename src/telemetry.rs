@@ -1,0 +1,1 @@
+//! Traces and metrics: the one place with metric names.
