@@ -11,6 +11,7 @@ pub mod acp;
 pub mod conversation;
 pub mod directory;
 pub mod domain;
+pub mod doors;
 #[cfg(feature = "fakes")]
 pub mod fakes;
 pub mod machine;

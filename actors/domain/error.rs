@@ -124,7 +124,10 @@ impl Refusal {
 
     /// A refusal with its own sentence.
     pub fn because(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self::Because { code, message: message.into() }
+        Self::Because {
+            code,
+            message: message.into(),
+        }
     }
 
     /// One field that did not validate.
@@ -220,7 +223,10 @@ mod tests {
     #[test]
     fn every_code_is_snake_case_and_has_a_sentence() {
         for code in ErrorCode::ALL {
-            assert!(code.as_str().chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{code}");
+            assert!(
+                code.as_str().chars().all(|c| c.is_ascii_lowercase() || c == '_'),
+                "{code}"
+            );
             assert!(sentence(*code).len() > 10, "{code}");
         }
     }

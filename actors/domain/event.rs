@@ -64,7 +64,13 @@ pub struct NewStage {
 impl NewStage {
     /// A stage event without metadata.
     pub fn new(stage: Stage, state: StageState) -> Self {
-        Self { turn_id: None, stage, state, meta: Map::new(), duration_ms: None }
+        Self {
+            turn_id: None,
+            stage,
+            state,
+            meta: Map::new(),
+            duration_ms: None,
+        }
     }
 
     /// Adds one key of metadata.
@@ -138,7 +144,9 @@ pub struct StreamSet {
 impl StreamFilter {
     /// Reads the query value. Absent and empty mean all.
     pub fn parse(query: Option<&str>) -> Self {
-        let Some(words) = query.filter(|words| !words.trim().is_empty()) else { return Self::default() };
+        let Some(words) = query.filter(|words| !words.trim().is_empty()) else {
+            return Self::default();
+        };
         let mut set = StreamSet::default();
         for word in words.split(',') {
             match word.trim() {

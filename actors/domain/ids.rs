@@ -73,7 +73,12 @@ mod tests {
     #[test]
     fn only_the_hyphenated_form_is_an_id() {
         assert!("5b0f1c1e-6d0a-4f5e-9a51-0d7a4b1f2c33".parse::<AgentId>().is_ok());
-        for wrong in ["", "5b0f1c1e6d0a4f5e9a510d7a4b1f2c33", "{5b0f1c1e-6d0a-4f5e-9a51-0d7a4b1f2c33}", "../etc/passwd"] {
+        for wrong in [
+            "",
+            "5b0f1c1e6d0a4f5e9a510d7a4b1f2c33",
+            "{5b0f1c1e-6d0a-4f5e-9a51-0d7a4b1f2c33}",
+            "../etc/passwd",
+        ] {
             assert_eq!(wrong.parse::<AgentId>(), Err(NotAnId), "{wrong}");
         }
     }

@@ -117,9 +117,9 @@ impl Machine {
         let live = self.lease_live(now);
         match (self.status, self.transition) {
             (status @ (M::Terminated | M::Failed), _) => S::Gone(status),
-            (_, Some(T::Destroying)) => {
-                S::Doomed { reset: self.transition_reason.as_deref() == Some(DestroyReason::Reset.as_str()) }
-            }
+            (_, Some(T::Destroying)) => S::Doomed {
+                reset: self.transition_reason.as_deref() == Some(DestroyReason::Reset.as_str()),
+            },
             (_, Some(T::Resuming)) if live => S::Waking,
             (_, Some(T::Resuming)) => S::WakeStale,
             (M::Pending | M::Starting, Some(_)) if live => S::Building,

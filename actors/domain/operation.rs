@@ -51,6 +51,11 @@ pub struct Receipt {
 
 impl Receipt {
     pub fn of(outcome: Outcome) -> Self {
-        Self { outcome, provider_call: None, provider_answer: None, evidence: None }
+        Self {
+            outcome,
+            provider_call: None,
+            provider_answer: None,
+            evidence: None,
+        }
     }
 }

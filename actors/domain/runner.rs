@@ -69,10 +69,18 @@ mod tests {
     #[test]
     fn rp_v01_rp_v02_the_runner_id_rides_in_the_machine_name() {
         let id: RunnerId = "0f0e0d0c-0b0a-4908-8706-050403020100".parse().unwrap();
-        assert_eq!(machine_name(id, "1a2b3c4d"), "runner-0f0e0d0c0b0a49088706050403020100-1a2b3c4d");
+        assert_eq!(
+            machine_name(id, "1a2b3c4d"),
+            "runner-0f0e0d0c0b0a49088706050403020100-1a2b3c4d"
+        );
         assert_eq!(runner_of("runner-0f0e0d0c0b0a49088706050403020100-1a2b3c4d"), Some(id));
         assert_eq!(runner_of("runner-0F0E0D0C0B0A49088706050403020100-1a2b3c4d"), Some(id));
-        for wrong in ["runner-xyz", "fountain-a-b", "runner-0f0e0d0c0b0a49088706050403020100", "runner-é"] {
+        for wrong in [
+            "runner-xyz",
+            "fountain-a-b",
+            "runner-0f0e0d0c0b0a49088706050403020100",
+            "runner-é",
+        ] {
             assert_eq!(runner_of(wrong), None, "{wrong}");
         }
     }

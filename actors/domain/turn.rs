@@ -158,17 +158,28 @@ pub struct Ending {
 impl Ending {
     /// The agent answered its prompt.
     pub fn completed(turn_id: TurnId, stop_reason: impl Into<String>, at: Moment) -> Self {
-        Self { status: TurnStatus::Completed, stop_reason: Some(stop_reason.into()), ..Self::bare(turn_id, at) }
+        Self {
+            status: TurnStatus::Completed,
+            stop_reason: Some(stop_reason.into()),
+            ..Self::bare(turn_id, at)
+        }
     }
 
     /// Something of ours, or the agent, failed.
     pub fn failed(turn_id: TurnId, reason: impl Into<String>, at: Moment) -> Self {
-        Self { status: TurnStatus::Failed, reason: Some(reason.into()), ..Self::bare(turn_id, at) }
+        Self {
+            status: TurnStatus::Failed,
+            reason: Some(reason.into()),
+            ..Self::bare(turn_id, at)
+        }
     }
 
     /// The user said stop.
     pub fn interrupted(turn_id: TurnId, at: Moment) -> Self {
-        Self { status: TurnStatus::Interrupted, ..Self::bare(turn_id, at) }
+        Self {
+            status: TurnStatus::Interrupted,
+            ..Self::bare(turn_id, at)
+        }
     }
 
     /// The control plane gave the turn up.

@@ -1,0 +1,73 @@
+//! What the outside may ask of the domain: one method for each thing that a client can do to a conversation or machine.
+//!
+//! The HTTP doors know this trait and the store's views, nothing else; [`crate::directory::Engine`] implements it. Plain
+//! configuration (agents, environments, vaults, keys) goes to the store directly; what it fenced comes back here.
+
+use std::collections::BTreeMap;
+
+use futures_util::future::LocalBoxFuture;
+use serde_json::{Map, Value};
+
+use crate::domain::account::Caller;
+use crate::domain::conversation::{ConversationView, SandboxApiAccess};
+use crate::domain::machine::MachineMode;
+use crate::domain::turn::Prompt;
+use crate::domain::*;
+use crate::ports::store::catalog::Fenced;
+
+/// The answer of a door.
+pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Refusal>>;
+
+/// `POST /api/conversations`, parsed and typed, before any gate (http-api 5.7.2).
+#[derive(Clone, Debug)]
+pub struct LaunchRequest {
+    pub agent_id: AgentId,
+    pub prompt: Option<Prompt>,
+    pub title: Option<String>,
+    pub vault_id: Option<VaultId>,
+    pub environment_id: Option<EnvironmentId>,
+    pub inference_credential_id: Option<uuid::Uuid>,
+    pub model: Option<String>,
+    pub permission_policy: Option<Map<String, Value>>,
+    pub sandbox_mode: Option<MachineMode>,
+    pub sandbox_id: Option<MachineId>,
+    pub sandbox_api_access: SandboxApiAccess,
+    pub sprite_name: Option<String>,
+    pub channel_id: Option<String>,
+    pub fresh: bool,
+    pub labels: BTreeMap<String, String>,
+    /// `X-Fountain-Parent-Conversation-Id`, as it came; empty counts as absent.
+    pub parent: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launched {
+    pub view: ConversationView,
+    /// A channel's conversation was found; its prompt was not delivered (http-api 5.7.2).
+    pub resumed: bool,
+}
+
+pub trait Doors: Send + Sync {
+    /// Gates of lifecycle 4.1 in the order of RUL-19a, then one reservation; answers before anything is built.
+    fn launch(&self, caller: Caller, request: LaunchRequest) -> Answer<'_, Launched>;
+    /// Answers when the turn is durable (RUL-4), within about 20 s.
+    fn prompt(&self, caller: Caller, conversation: ConversationId, prompt: Prompt) -> Answer<'_, ()>;
+    fn interrupt(&self, caller: Caller, conversation: ConversationId) -> Answer<'_, ()>;
+    /// Idempotent.
+    fn terminate(&self, caller: Caller, conversation: ConversationId) -> Answer<'_, ()>;
+    /// Terminates first, then removes the rows.
+    fn delete_conversation(&self, caller: Caller, conversation: ConversationId) -> Answer<'_, ()>;
+    fn answer_permission(
+        &self,
+        caller: Caller,
+        conversation: ConversationId,
+        request_id: String,
+        option_id: String,
+    ) -> Answer<'_, ()>;
+    /// Reset of a persistent machine: fence, delete, confirm (lifecycle 5.4, RUL-L-26).
+    fn reset(&self, caller: Caller, machine: MachineId) -> Answer<'_, ()>;
+    /// Machines that a change of configuration fenced: stops their servers and destroys them, behind the answer.
+    fn destroy_fenced(&self, fenced: Fenced);
+    /// A server of this conversation is alive here.
+    fn is_live(&self, conversation: ConversationId) -> bool;
+}

@@ -1,0 +1,417 @@
+//! The sandbox contract: everything a machine can do, behind one trait (sandbox-contract 1 to 10).
+//!
+//! A handle is provider and name; every operation must work with nothing else. A command is one local attachment to a
+//! running process; its frames arrive through a [`FrameStream`]. Nobody but the machine actor's facade
+//! (`machine/facade.rs`) calls `create`, `destroy`, `suspend` or `resume` (RUL-38a); a test looks for other callers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::domain::machine::Provider;
+use crate::domain::{Epoch, Moment};
+use crate::vocabulary;
+
+/// The answer of an operation.
+pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, SandboxError>>;
+
+vocabulary! {
+    /// What an adapter offers; a missing one is `not_supported`, never a pretence (sandbox-contract 4).
+    Capability {
+        Suspend = "suspend", NetworkPolicy = "network_policy", Attach = "attach", Tty = "tty",
+        PublicUrl = "public_url", TerminateSession = "terminate_session",
+        ForceTerminateSession = "force_terminate_session", CreateNew = "create_new", DestroyOnce = "destroy_once",
+        Checkpoint = "checkpoint", CreateCheckpointOnce = "create_checkpoint_once",
+    }
+}
+
+/// The closed taxonomy (sandbox-contract 6). Details never hold secrets.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SandboxError {
+    /// Definitive absence of a machine or session.
+    #[error("not found")]
+    NotFound,
+    /// A listing is incomplete, and therefore no listing.
+    #[error("the listing is incomplete")]
+    Truncated,
+    #[error("not supported")]
+    NotSupported,
+    #[error("already exists")]
+    AlreadyExists,
+    /// Input to a command that has ended.
+    #[error("the command has ended")]
+    CommandExited,
+    #[error("rate limited")]
+    RateLimited { retry_after_s: Option<u64> },
+    /// Transport, timeout, 5xx: the fate of the request is unknown. `runner_offline` is one of these.
+    #[error("unavailable: {0}")]
+    Unavailable(String),
+    #[error("denied: {0}")]
+    Denied(String),
+    #[error("invalid: {0}")]
+    Invalid(String),
+    #[error("restore failed: {0}")]
+    RestoreFailed(String),
+    #[error("write failed: {0}")]
+    WriteFailed(String),
+    /// Something the adapter could not classify.
+    #[error("{provider}: {detail}")]
+    Provider { provider: Provider, detail: String },
+}
+
+impl SandboxError {
+    /// The call certainly had no effect; everything else has an unknown fate (RUL-L-4).
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::NotFound
+            | Self::Denied(_)
+            | Self::Invalid(_)
+            | Self::NotSupported
+            | Self::RateLimited { .. }
+            | Self::AlreadyExists => true,
+            // A request that never left: there was no connection to send it on.
+            Self::Unavailable(detail) => detail == RUNNER_OFFLINE,
+            Self::Truncated
+            | Self::CommandExited
+            | Self::RestoreFailed(_)
+            | Self::WriteFailed(_)
+            | Self::Provider { .. } => false,
+        }
+    }
+
+    /// Worth another try on the provision path (sandbox-contract 8; `command_exited`, `write_failed` never, RUL-L-98).
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::RateLimited { .. } | Self::Unavailable(_) | Self::Provider { .. }
+        )
+    }
+
+    /// The machine's runner is not connected.
+    pub fn is_runner_offline(&self) -> bool {
+        matches!(self, Self::Unavailable(detail) if detail == RUNNER_OFFLINE)
+    }
+
+    /// The class for the journal: never a detail that a provider wrote (RUL-L-60).
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::NotFound => "not_found",
+            Self::Truncated => "truncated",
+            Self::NotSupported => "not_supported",
+            Self::AlreadyExists => "already_exists",
+            Self::CommandExited => "command_exited",
+            Self::RateLimited { .. } => "rate_limited",
+            Self::Unavailable(_) => "unavailable",
+            Self::Denied(_) => "denied",
+            Self::Invalid(_) => "invalid",
+            Self::RestoreFailed(_) => "restore_failed",
+            Self::WriteFailed(_) => "write_failed",
+            Self::Provider { .. } => "provider",
+        }
+    }
+}
+
+/// Detail of `Unavailable` when a machine's runner has no connection (runner-protocol 4.6).
+pub const RUNNER_OFFLINE: &str = "runner_offline";
+/// Detail when the runner's connection ended under a call.
+pub const RUNNER_DISCONNECTED: &str = "runner_disconnected";
+/// Detail of a transport that closed without a verdict. Never an exit 0 (RUL-2).
+pub const CLOSED_BEFORE_EXIT: &str = "closed_before_exit";
+
+/// A machine at its provider. Printing it shows provider and name only.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Handle {
+    pub provider: Provider,
+    pub name: String,
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({}, {})", self.provider, self.name)
+    }
+}
+
+/// What `create` found (RUL-L-90).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Created {
+    pub handle: Handle,
+    /// The machine stood there already.
+    pub adopted: bool,
+    /// Facts to keep with the row, for example a runner's `root` (RUL-49).
+    pub meta: BTreeMap<String, Value>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunState {
+    Running,
+    Suspended,
+    /// The provider says that it exists, not how it is.
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Info {
+    pub state: RunState,
+    /// Where the machine's home is on the host, when the adapter maps paths.
+    pub path: Option<String>,
+}
+
+/// Ordered environment pairs; later wins. Values are secrets: printing shows names only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Env(pub Vec<(String, String)>);
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ExecOptions {
+    pub env: Env,
+    pub dir: Option<String>,
+    /// None: no limit.
+    pub timeout: Option<Duration>,
+    pub stderr_to_stdout: bool,
+    /// Set by build steps (RUL-L-2).
+    pub epoch: Option<Epoch>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecOutput {
+    pub output: Bytes,
+    pub code: i64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct SpawnOptions {
+    pub env: Env,
+    pub dir: Option<String>,
+    pub stdin: bool,
+    pub tty: bool,
+    pub detachable: bool,
+}
+
+/// A remote process that can outlive an attachment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Session {
+    pub id: String,
+    pub command: Option<String>,
+    pub created_at: Option<Moment>,
+    pub last_activity_at: Option<Moment>,
+    /// Known to have ended, with this code.
+    pub exit_code: Option<i64>,
+}
+
+/// Output or a verdict of a command. All output precedes the verdict; there is exactly one (F1, F2).
+#[derive(Debug)]
+pub enum Frame {
+    Stdout(Held),
+    Stderr(Held),
+    /// The replay of an attach ends here; how long each stream's replay was (RUL-44). Absent where the far end
+    /// cannot tell.
+    ReplayEnd {
+        stdout_bytes: i64,
+        stderr_bytes: i64,
+    },
+    Exit(i64),
+    /// The attachment ended without a verdict of the process.
+    Error(SandboxError),
+}
+
+/// Bytes that are counted against their connection until they are dropped, which is when they are durable (RUL-43).
+pub struct Held {
+    pub bytes: Bytes,
+    ledger: Option<Arc<AtomicUsize>>,
+}
+
+impl Held {
+    /// Bytes that nobody counts.
+    pub fn free(bytes: impl Into<Bytes>) -> Self {
+        Self {
+            bytes: bytes.into(),
+            ledger: None,
+        }
+    }
+
+    /// Bytes that stay on `ledger` for as long as this value lives.
+    pub fn counted(bytes: Bytes, ledger: &Arc<AtomicUsize>) -> Self {
+        ledger.fetch_add(bytes.len(), Ordering::Relaxed);
+        Self {
+            bytes,
+            ledger: Some(Arc::clone(ledger)),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(ledger) = &self.ledger {
+            ledger.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.bytes.len())
+    }
+}
+
+/// The frames of one attachment, in order.
+pub type FrameStream = mpsc::UnboundedReceiver<Frame>;
+
+/// One local attachment to a running process. `reference` names it to its adapter; printing shows nothing else.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Command {
+    pub provider: Provider,
+    pub machine: String,
+    pub session_id: String,
+    /// Unique among the attachments of this process.
+    pub reference: u64,
+}
+
+impl fmt::Debug for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Command({}, {})", self.provider, self.reference)
+    }
+}
+
+/// Egress rules; an empty list denies everything (INV-29).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkPolicy {
+    pub allow: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum PublicUrlError {
+    Unsupported,
+    Failed(SandboxError),
+}
+
+/// One provider. Methods never panic; a missing operation is [`SandboxError::NotSupported`].
+pub trait SandboxAdapter: Send + Sync {
+    fn provider(&self) -> Provider;
+    fn capabilities(&self) -> BTreeSet<Capability>;
+
+    /// Pure; no I/O.
+    fn handle(&self, name: &str) -> Handle {
+        Handle {
+            provider: self.provider(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Name-keyed and adopting: an existing machine of that name is success, never a fresh disk.
+    fn create<'a>(&'a self, name: &'a str, epoch: Option<Epoch>) -> Answer<'a, Created>;
+    /// `NotFound` only when absence is definitive.
+    fn get<'a>(&'a self, handle: &'a Handle) -> Answer<'a, Info>;
+    /// Already gone is success; the caller confirms with `get` (RUL-L-91).
+    fn destroy<'a>(&'a self, handle: &'a Handle, epoch: Option<Epoch>) -> Answer<'a, ()>;
+    /// All names of the account, or an error: a partial view is [`SandboxError::Truncated`].
+    fn list_all_names(&self) -> Answer<'_, BTreeSet<String>>;
+    fn suspend<'a>(&'a self, handle: &'a Handle, epoch: Option<Epoch>) -> Answer<'a, ()>;
+    /// The same disk, usable afterwards.
+    fn resume<'a>(&'a self, handle: &'a Handle, epoch: Option<Epoch>) -> Answer<'a, ()>;
+    /// Creates parent directories; `mode` is honoured after the write, whatever the umask.
+    fn write_file<'a>(
+        &'a self,
+        handle: &'a Handle,
+        path: &'a str,
+        bytes: Bytes,
+        mode: Option<u32>,
+        epoch: Option<Epoch>,
+    ) -> Answer<'a, ()>;
+    /// A nonzero code is data. After a transport failure the answer is the error alone, never partial output.
+    fn exec<'a>(
+        &'a self,
+        handle: &'a Handle,
+        command: &'a str,
+        arguments: &'a [String],
+        options: ExecOptions,
+    ) -> Answer<'a, ExecOutput>;
+    /// Answers only after the provider acknowledged the process.
+    fn spawn<'a>(
+        &'a self,
+        handle: &'a Handle,
+        command: &'a str,
+        arguments: &'a [String],
+        options: SpawnOptions,
+    ) -> Answer<'a, (Command, FrameStream)>;
+    /// In call order; the caller awaits one write before the next.
+    fn write_stdin<'a>(&'a self, command: &'a Command, bytes: Bytes) -> Answer<'a, ()>;
+    /// A real EOF; idempotent; fine after the exit.
+    fn close_stdin<'a>(&'a self, command: &'a Command) -> Answer<'a, ()>;
+    /// Drops the local attachment only. Infallible, repeatable; no frame follows.
+    fn stop_command<'a>(&'a self, command: &'a Command) -> LocalBoxFuture<'a, ()>;
+    /// Newest first.
+    fn list_sessions<'a>(&'a self, handle: &'a Handle) -> Answer<'a, Vec<Session>>;
+    /// Replay from byte 0, then the tail, then one verdict. An unknown id is `NotFound`.
+    fn attach<'a>(&'a self, handle: &'a Handle, session_id: &'a str) -> Answer<'a, (Command, FrameStream)>;
+    /// TERM to the group, grace, KILL, confirmed. `NotSupported` where neither capability nor protocol has it.
+    fn terminate_session<'a>(&'a self, _: &'a Handle, _session_id: &'a str, _grace: Duration) -> Answer<'a, ()> {
+        Box::pin(async { Err(SandboxError::NotSupported) })
+    }
+    fn apply_network_policy<'a>(&'a self, _: &'a Handle, _: &'a NetworkPolicy) -> Answer<'a, ()> {
+        Box::pin(async { Err(SandboxError::NotSupported) })
+    }
+    /// Read-back of the policy in force (RUL-64a).
+    fn network_policy<'a>(&'a self, _: &'a Handle) -> Answer<'a, NetworkPolicy> {
+        Box::pin(async { Err(SandboxError::NotSupported) })
+    }
+    fn public_url<'a>(&'a self, _: &'a Handle) -> LocalBoxFuture<'a, Result<String, PublicUrlError>> {
+        Box::pin(async { Err(PublicUrlError::Unsupported) })
+    }
+    fn create_checkpoint<'a>(&'a self, _: &'a Handle, _comment: &'a str) -> Answer<'a, String> {
+        Box::pin(async { Err(SandboxError::NotSupported) })
+    }
+    fn restore_checkpoint<'a>(&'a self, _: &'a Handle, _id: &'a str) -> Answer<'a, ()> {
+        Box::pin(async { Err(SandboxError::NotSupported) })
+    }
+    /// Where `path` is on the host, for agents that validate it there. On any failure the input.
+    fn host_path<'a>(&'a self, _: &'a Handle, path: &'a str) -> LocalBoxFuture<'a, String> {
+        Box::pin(async move { path.to_owned() })
+    }
+}
+
+/// The configured adapters, by provider. Dispatch is on the tag, never on private state.
+#[derive(Default)]
+pub struct AdapterSet {
+    adapters: BTreeMap<&'static str, Arc<dyn SandboxAdapter>>,
+}
+
+impl AdapterSet {
+    /// Adds an adapter under its own tag.
+    #[must_use]
+    pub fn with(mut self, adapter: Arc<dyn SandboxAdapter>) -> Self {
+        self.adapters.insert(adapter.provider().as_str(), adapter);
+        self
+    }
+
+    /// The adapter of a provider.
+    ///
+    /// # Errors
+    /// `Invalid` for a provider that is not configured.
+    pub fn get(&self, provider: Provider) -> Result<&Arc<dyn SandboxAdapter>, SandboxError> {
+        self.adapters
+            .get(provider.as_str())
+            .ok_or_else(|| SandboxError::Invalid(format!("sandbox provider {provider} is not configured")))
+    }
+
+    /// Whether a provider is configured here.
+    pub fn offers(&self, provider: Provider) -> bool {
+        self.adapters.contains_key(provider.as_str())
+    }
+
+    /// The configured providers, sorted by name.
+    pub fn providers(&self) -> Vec<Provider> {
+        self.adapters.values().map(|adapter| adapter.provider()).collect()
+    }
+}
