@@ -226,7 +226,7 @@ fn only_waiting_keeps_a_held_request_open() {
         panic!()
     };
     assert!(stop_reason.completes());
-    assert_eq!(*unanswered, [id.clone()]);
+    assert_eq!(unanswered, std::slice::from_ref(&id));
     assert_eq!(bench.peer.held_requests(), [id]);
     assert!(bench.written.is_empty());
 
