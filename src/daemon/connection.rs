@@ -54,14 +54,18 @@ pub async fn serve(socket: Socket, state: &Arc<State>, shutdown: impl Future<Out
     };
 
     let ended = {
+        // After its close the writer waits: the server answers it, which the reader sees.
+        let writing = async {
+            match writer.run().await {
+                Ok(()) => std::future::pending().await,
+                Err(error) => error,
+            }
+        };
         let serving = async {
             tokio::select! {
                 biased;
                 ended = reader.run(stream) => ended,
-                written = writer.run() => match written {
-                    Ok(()) => Ended::ShutDown,
-                    Err(error) => Ended::Lost(error.to_string()),
-                },
+                error = writing => Ended::Lost(error.to_string()),
                 () = liveness.silence(timing.pong_within) => Ended::Lost("a ping was not answered".to_owned()),
             }
         };

@@ -69,8 +69,11 @@ impl Liveness {
     }
 
     fn ask(&self) {
-        self.asked.set(Some(Instant::now()));
-        self.has_asked.notify_one();
+        // An earlier ping that is still open counts on.
+        if self.asked.get().is_none() {
+            self.asked.set(Some(Instant::now()));
+            self.has_asked.notify_one();
+        }
     }
 
     /// Ends when a ping was sent and nothing at all arrived for `limit` since.
