@@ -28,12 +28,12 @@ find_postgres() {
 
 # Debian's server without the cluster that its package would create and start.
 install_debian_postgres() {
+    local here
+    here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
     echo "postgres: installing Debian's server" >&2
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq >&2
-    apt-get install -y -qq --no-install-recommends postgresql-common >&2
+    bash "$here/tools/apt.sh" postgresql-common >&2 || return 1
     sed -i -E 's/^#? *create_main_cluster *=.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf
-    apt-get install -y -qq --no-install-recommends postgresql >&2
+    bash "$here/tools/apt.sh" postgresql >&2
 }
 
 # Runs a program of the server as somebody who is not root: initdb and postgres refuse to run as root.

