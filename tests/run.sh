@@ -18,7 +18,7 @@
 #
 # A section that cannot run, for want of a tool or a server, has failed. Each folder of tests/ that has a run.sh is a
 # section of that name: it should end with a line `N passed, N failed`, and exit with 0 only if all was well.
-# A section may take $FOUNTAIN_TEST_LIMIT seconds (1500).
+# Long or rarely wanted sections run only when named. A section may take $FOUNTAIN_TEST_LIMIT seconds (1500).
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -34,7 +34,9 @@ limit=${FOUNTAIN_TEST_LIMIT:-1500}
 second_major=18
 postgres_tests=postgres
 
-own_sections=(fmt clippy tls test postgres18 deny lint)
+own_sections=(fmt clippy test postgres18 deny lint)
+# Only when asked for: `tls` is the quick half of what `image` proves, `shear` looks for unused dependencies.
+optional_sections=(tls shear)
 mapfile -t found_sections < <(for script in tests/*/run.sh; do [ -f "$script" ] && basename "$(dirname "$script")"; done)
 
 say() { printf 'tests: %s\n' "$*" >&2; }
@@ -65,7 +67,7 @@ section() {
             cargo clippy --workspace --all-targets --locked -- -D warnings
             ;;
         tls)
-            # Type-checked only: it costs one more check of diesel. The published image is what links it.
+            # Type-checked only. The section `image` links it and talks to a server over it.
             openssl_headers
             cargo check --locked --features postgres-tls --bin fountain
             ;;
@@ -80,6 +82,10 @@ section() {
             tools python
             cargo fetch --locked
             cargo deny --offline check licenses bans sources
+            ;;
+        shear)
+            tools python
+            cargo shear
             ;;
         lint)
             tools python
@@ -104,12 +110,13 @@ fi
 
 if [ "${1:-}" = --list ]; then
     printf '%s\n' "${own_sections[@]}" "${found_sections[@]}"
+    printf '%s (only when named)\n' "${optional_sections[@]}"
     exit 0
 fi
 chosen=("$@")
 [ $# -gt 0 ] || chosen=("${own_sections[@]}" "${found_sections[@]}")
 for name in "${chosen[@]}"; do
-    printf '%s\n' "${own_sections[@]}" "${found_sections[@]}" | grep -qxF -- "$name" || { say "no section $name; see --list"; exit 2; }
+    printf '%s\n' "${own_sections[@]}" "${optional_sections[@]}" "${found_sections[@]}" | grep -qxF -- "$name" || { say "no section $name; see --list"; exit 2; }
 done
 need cargo "install Rust"
 need cc "install a C compiler, for SQLite"
@@ -217,7 +224,7 @@ without_postgres() {
 for name in "${chosen[@]}"; do
     wanted=""
     case $name in
-        fmt | clippy | tls | deny | lint | chart) run_section "$name"; continue ;;
+        fmt | clippy | tls | shear | deny | lint | chart | docs | image) run_section "$name"; continue ;;
         postgres18) wanted=$second_major ;;
     esac
     if [ "${running_major-none}" != "$wanted" ]; then
