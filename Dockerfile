@@ -39,11 +39,11 @@ COPY --from=build /out/fountain /usr/local/bin/fountain
 LABEL org.opencontainers.image.title="Fountain" \
       org.opencontainers.image.description="A control plane that runs coding agents on real computers" \
       org.opencontainers.image.licenses="Apache-2.0"
-ENV METRICS_PORT=9568
+ENV PORT=4000 METRICS_PORT=9568
 USER 1001:1001
 WORKDIR /tmp
 # 4000: API, dashboard, runners. 9568: metrics, never to be published.
 EXPOSE 4000 9568
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["/usr/bin/tini", "--", "/usr/local/bin/fountain"]
-CMD ["serve", "--listen", "0.0.0.0:4000"]
+CMD ["serve"]

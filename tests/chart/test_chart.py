@@ -10,7 +10,10 @@ import contextlib
 import http.server
 import json
 import re
+import subprocess
 import sys
+import tarfile
+import tempfile
 import threading
 import traceback
 from pathlib import Path
@@ -248,6 +251,12 @@ def values_and_schema_name_the_same_things(helms):
 
 
 @test
+def the_readme_lists_the_values_as_they_are(helms):
+    done = subprocess.run([sys.executable, str(Path(__file__).with_name("readme.py")), "--check"])
+    assert done.returncode == 0, "run python3 tests/chart/readme.py"
+
+
+@test
 def the_chart_and_the_program_have_one_version(helms):
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     manifest = (CHART.parents[1] / "Cargo.toml").read_text()
@@ -257,9 +266,6 @@ def the_chart_and_the_program_have_one_version(helms):
 
 @test
 def the_package_holds_no_test_values(helms):
-    import tarfile
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         helms[1].run("package", str(CHART), "-d", folder)
         names = tarfile.open(next(Path(folder).glob("*.tgz"))).getnames()

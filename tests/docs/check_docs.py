@@ -19,8 +19,8 @@ OPERATIONS = (ROOT / "docs/operations.md").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 VALUES = (ROOT / "charts/fountain/values.yaml").read_text()
 SETTING = re.compile(r"^[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+$|^PORT$")
-# Read by the program but no setting of an operator: what others export, and what only tests or a user's shell set.
-NOT_SETTINGS = re.compile(r"^(FOUNTAIN_(API_KEY|URL|BASE_URL|RUNNER_\w+|TEST_\w+)|NO_COLOR|XDG_\w+|RUST_LOG|CARGO_\w+)$")
+# What tests or build tools set.
+NOT_SETTINGS = re.compile(r"^(FOUNTAIN_TEST_\w+|XDG_\w+|CARGO_\w+)$")
 TESTS = []
 
 
@@ -102,8 +102,8 @@ def image_and_chart_agree():
     assert f"runAsUser: {user[0]}" in VALUES and f"runAsGroup: {user[1]}" in VALUES and f"fsGroup: {user[1]}" in VALUES, user
     port, metrics = re.search(r"(?m)^EXPOSE (\d+) (\d+)$", DOCKERFILE).groups()
     assert f"  port: {port}\n" in VALUES and f"  port: {metrics}\n" in VALUES, (port, metrics)
-    assert f"METRICS_PORT={metrics}" in DOCKERFILE
-    assert f'CMD ["serve", "--listen", "0.0.0.0:{port}"]' in DOCKERFILE
+    assert f"ENV PORT={port} METRICS_PORT={metrics}\n" in DOCKERFILE
+    assert 'CMD ["serve"]' in DOCKERFILE
     assert re.search(r"(?m)^ENTRYPOINT \[.*tini.*, \"--\", \"/usr/local/bin/fountain\"\]$", DOCKERFILE)
 
 

@@ -77,8 +77,7 @@ class Running:
 
     def __init__(self, **settings):
         self.port, self.metrics = free_port(), free_port()
-        command = [word.replace("0.0.0.0:4000", f"127.0.0.1:{self.port}") for word in ENTRYPOINT + CMD]
-        assert f"127.0.0.1:{self.port}" in command, command
+        command = [*ENTRYPOINT, *CMD, "--listen", f"127.0.0.1:{self.port}"]
         self.process = subprocess.Popen(
             inside(command, SETTINGS | {"METRICS_PORT": str(self.metrics)} | settings),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,

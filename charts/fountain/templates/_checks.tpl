@@ -57,13 +57,13 @@ shows when two are seen together, or what deserves a better sentence than a sche
 {{- $wrong = append $wrong "service.nodePort: a ClusterIP Service has none; set service.type to NodePort or LoadBalancer." }}
 {{- end }}
 {{- /* Names that another value of the chart owns. Given twice, one of the two would silently lose. */}}
-{{- $owners := dict "PUBLIC_URL" "publicUrl" "PORT" "server.port" "METRICS_PORT" "metrics" "MIGRATE_ON_BOOT" "migrations.mode" "POOL_SIZE" "database.poolSize" "DATABASE_SSL" "database.tls.enabled" "DATABASE_SSL_VERIFY" "database.tls.verify" "DATABASE_SSL_CA_FILE" "database.tls.ca" "DATABASE_URL" "secrets" "MASTER_SECRETS_KEY" "secrets" }}
+{{- $owners := dict "PUBLIC_URL" "publicUrl" "PORT" "server.port" "POD_NAME" "the pod itself" "METRICS_PORT" "metrics" "MIGRATE_ON_BOOT" "migrations.mode" "POOL_SIZE" "database.poolSize" "DATABASE_SSL" "database.tls.enabled" "DATABASE_SSL_VERIFY" "database.tls.verify" "DATABASE_SSL_CA_FILE" "database.tls.ca" "DATABASE_URL" "secrets" "MASTER_SECRETS_KEY" "secrets" }}
 {{- $extra := merge (dict) $s.keys.extra $s.inline.extra }}
 {{- $listed := dict }}
 {{- range $v.extraEnv }}{{ $_ := set $listed .name true }}{{ end }}
 {{- range $name, $owner := $owners }}
 {{- if or (hasKey $v.settings $name) (hasKey $listed $name) (hasKey $extra $name) }}
-{{- $wrong = append $wrong (printf "%s: set it with the value %s, not among settings, extraEnv or extra secrets." $name $owner) }}
+{{- $wrong = append $wrong (printf "%s: it comes from %s; take it out of settings, extraEnv and extra secrets." $name $owner) }}
 {{- end }}
 {{- end }}
 {{- range $name, $_ := $extra }}
