@@ -4,12 +4,28 @@
 //! without work. A verb is a plain async function over the ports, in a file of its own; it runs as a child future, so
 //! that the actor keeps answering, refuses what has waited too long, and survives a bug in it.
 //!
-//! Read [`messages`] for what can be asked, `lease` for how a verb is kept from acting on a machine that has another
-//! owner by now, and `facade` for the only calls of a provider that change something. Then the verbs: `provision`,
-//! `wake`, `confirm`, `park`, `destroy`, `reset`.
+//! Read [`messages`] for what can be asked, [`lease`] for how a verb is kept from acting on a machine that has another
+//! owner by now, and [`facade`] for the only calls of a provider that change something. Then the verbs: [`provision`],
+//! [`wake`], [`confirm`], [`park`], [`destroy`], [`reset`].
 
 pub mod breaker;
+mod confirm;
+mod delete;
+mod destroy;
+mod evidence;
+mod facade;
+mod fence;
+mod lease;
 pub mod messages;
+pub mod names;
+mod outcome;
+mod park;
+mod provision;
+mod reads;
+mod reset;
+mod settle;
+mod verbs;
+mod wake;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -24,10 +40,13 @@ use futures_util::future::LocalBoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::domain::MachineId;
+use crate::domain::{MachineId, account};
 use crate::ports::World;
 use breaker::Breaker;
 use messages::*;
+
+/// Who finishes what an operation left fenced.
+const OWNER: account::Actor = account::Actor::System("machine_owner");
 
 /// What every verb gets: the outside, which machine, and a note to the actor.
 #[derive(Clone)]
@@ -44,7 +63,15 @@ struct Job {
     verb: &'static str,
     /// It is not started after this; its asker has been answered by then.
     deadline: Option<Instant>,
+    /// Told when it starts.
+    began: oneshot::Sender<()>,
     work: LocalBoxFuture<'static, ()>,
+}
+
+/// A verb that was put in line, as its asker sees it. Both channels close when it is never started.
+struct Waiting<T> {
+    answer: oneshot::Receiver<T>,
+    has_begun: oneshot::Receiver<()>,
 }
 
 /// The owner of one machine.
@@ -79,12 +106,14 @@ impl MachineActor {
         deadline: Option<Instant>,
         crashed: T,
         work: impl Future<Output = T> + 'static,
-    ) -> oneshot::Receiver<T> {
+    ) -> Waiting<T> {
         let (reply, answer) = oneshot::channel();
+        let (began, has_begun) = oneshot::channel();
         let machine = self.site.machine;
         self.queue.push_back(Job {
             verb,
             deadline,
+            began,
             work: Box::pin(async move {
                 let done = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
                     tracing::error!(machine.id = %machine, op = verb, "an operation on machine {machine} crashed");
@@ -95,7 +124,26 @@ impl MachineActor {
             }),
         });
         self.next(ctx);
-        answer
+        Waiting { answer, has_begun }
+    }
+
+    /// The operation that just ended found a fence over it: the destroy goes before everything that waits (RUL-L-25).
+    fn destroy_next(&mut self, ctx: &mut Context<Self>) {
+        let site = self.site.clone();
+        let ask = Destroy { actor: OWNER };
+        let crashed = Err(MachineError::Crashed);
+        let work = async move {
+            let done = destroy::destroy(&site, ask).await;
+            if let Err(error) = &done {
+                tracing::warn!(machine.id = %site.machine, %error, "machine {} is left to the sweep", site.machine);
+            }
+            done
+        };
+        // `running` keeps `enqueue` from starting anything before the destroy stands first.
+        self.running = Some("destroy");
+        drop(self.enqueue(ctx, "destroy", None, crashed, work));
+        self.running = None;
+        self.queue.rotate_right(1);
     }
 
     /// Starts the first verb that may still run, unless one runs.
@@ -113,8 +161,12 @@ impl MachineActor {
                 continue;
             }
             self.running = Some(job.verb);
+            let _ = job.began.send(());
             ctx.spawn(job.work.into_actor(self).map(|(), actor, ctx| {
                 actor.running = None;
+                if actor.site.doomed.take() {
+                    actor.destroy_next(ctx);
+                }
                 actor.next(ctx);
             }));
             return;
@@ -129,42 +181,5 @@ impl Actor for MachineActor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         self.next(ctx);
-    }
-}
-
-/// Answers a verb's asker: with what the verb said, or busy when it was not started, or not done, by `deadline`.
-async fn answered<T>(
-    deadline: Option<Instant>,
-    answer: oneshot::Receiver<Result<T, MachineError>>,
-) -> Result<T, MachineError> {
-    let answer = async { answer.await.unwrap_or(Err(MachineError::Busy)) };
-    match deadline {
-        Some(deadline) => tokio::time::timeout_at(deadline, answer)
-            .await
-            .unwrap_or(Err(MachineError::Busy)),
-        None => answer.await,
-    }
-}
-
-macro_rules! refusing {
-    ($($message:ident => $answer:ty),+ $(,)?) => {$(
-        impl Handler<$message> for MachineActor {
-            type Result = ResponseFuture<Result<$answer, MachineError>>;
-            fn handle(&mut self, _: $message, ctx: &mut Context<Self>) -> Self::Result {
-                let answer = self.enqueue(ctx, stringify!($message), None, Err(MachineError::Crashed), async { Err(MachineError::Busy) });
-                Box::pin(answered(None, answer))
-            }
-        }
-    )+};
-}
-// The verbs follow in the next commits; until then they refuse.
-refusing! {
-    EnsureUp => Usable, ConfirmUp => Confirmed, Park => Parked, Destroy => Destroyed, Retire => Destroyed,
-    Reset => (), FailBuild => crate::domain::machine::Machine, HostPath => String, Status => MachineReport,
-}
-impl Handler<Provision> for MachineActor {
-    type Result = ResponseFuture<Result<Provisioned, ProvisionError>>;
-    fn handle(&mut self, _: Provision, _: &mut Context<Self>) -> Self::Result {
-        Box::pin(async { Err(ProvisionError::ClaimedElsewhere) })
     }
 }
