@@ -347,6 +347,15 @@ async fn a_crash_and_an_exit_come_after_everything_that_was_said() {
 }
 
 #[tokio::test]
+async fn a_client_that_is_gone_ends_the_agent_even_with_output_that_nobody_reads() {
+    let (_home, mut stage) = stage().await;
+    stage.prompt("flood 100000000").await;
+    stage.until(|stage| !stage.said().is_empty()).await;
+    stage.to_agent.shutdown().await.unwrap();
+    assert_eq!(timeout(LIMIT, stage.quits.recv()).await.unwrap(), Some(Quit::Code(0)));
+}
+
+#[tokio::test]
 async fn images_are_seen() {
     let (_home, mut stage) = stage().await;
     let image = fountain_actors::domain::turn::PromptImage {
