@@ -8,7 +8,7 @@
 //! The peer decides nothing about turns, rows or timers of people: it reports. It must never wait, never panic on what
 //! an agent wrote, and never leave a request of the agent unanswered while it can write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::codec::Splitter;
+use super::codec::{Cut, Splitter};
 use super::failure::Failure;
 use super::message;
 use super::model::{ModelSetter, Offer};
@@ -165,6 +165,12 @@ pub struct Peer {
     pub(super) options_applied: Vec<(String, OptionValue)>,
     pub(super) held: Held,
     pub(super) plans: Plans,
+    /// Lines behind a second question, not read yet.
+    pub(super) deferred: VecDeque<(Cut, Instant)>,
+    /// The turn was asked to stop: its questions are answered `cancelled`.
+    pub(super) cancelling: bool,
+    /// The process's output has ended: it reads nothing either.
+    output_ended: bool,
     prompt_written: bool,
     armed: Option<Instant>,
 }
@@ -200,6 +206,9 @@ impl Peer {
             options_applied: Vec::new(),
             held: Held::default(),
             plans: Plans::default(),
+            deferred: VecDeque::new(),
+            cancelling: false,
+            output_ended: false,
             prompt_written: false,
             armed: None,
         }
@@ -247,6 +256,7 @@ impl Peer {
         self.options_done.clear();
         self.options_applied.clear();
         self.prompt_written = false;
+        self.cancelling = false;
         let mut out = Vec::new();
         if self.state == State::New {
             self.initialize(now, &mut out);
@@ -268,6 +278,7 @@ impl Peer {
     /// The process's stdout has ended; a last line without a newline counts.
     pub fn end_of_output(&mut self, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
+        self.output_ended = true;
         for cut in self.splitter.finish() {
             self.cut(cut, now, &mut out);
         }
@@ -304,6 +315,7 @@ impl Peer {
                 About::Cancel,
                 &mut out,
             );
+            self.cancelling = true;
             self.release_held(&mut out);
         }
         self.finish(out)
@@ -374,10 +386,13 @@ impl Peer {
         self.held.ids()
     }
 
-    /// Raw stdout bytes that have left in complete lines.
+    /// Raw stdout bytes whose reports have left.
     #[must_use]
     pub fn position(&self) -> i64 {
-        self.splitter.position()
+        match self.deferred.front() {
+            Some((cut, _)) => cut.range().from,
+            None => self.splitter.position(),
+        }
     }
 
     fn held(&self, request_id: &str) -> Result<&HeldPermission, AnswerError> {
@@ -458,10 +473,11 @@ impl Peer {
     }
 
     pub(super) fn can_write(&self) -> bool {
-        !matches!(self.state, State::Failed | State::Closed)
+        !self.output_ended && !matches!(self.state, State::Failed | State::Closed)
     }
 
     fn finish(&mut self, mut out: Vec<Effect>) -> Vec<Effect> {
+        self.resume(&mut out);
         let deadline = match self.state {
             State::Draining { quiet, until } => Some(quiet.min(until)),
             _ => self.pending.as_ref().and_then(|pending| pending.deadline),
