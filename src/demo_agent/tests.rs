@@ -222,7 +222,7 @@ async fn a_long_line_of_wide_characters_is_parted_between_characters() {
 }
 
 #[tokio::test]
-async fn a_background_child_does_not_hold_the_turn() {
+async fn p45_a_background_child_does_not_hold_the_turn() {
     let (_home, mut stage) = stage().await;
     assert_eq!(stage.play("run: sleep 3600 & echo $!").await, "end_turn");
     let pid = nix::unistd::Pid::from_raw(stage.said().trim().parse().unwrap());
@@ -394,7 +394,7 @@ async fn a_new_process_goes_on_with_the_session() {
     assert_ne!(
         stage.peer.session(),
         Some(gone.as_str()),
-        "rp: a session that is gone is replaced"
+        "a session that is gone is replaced"
     );
 }
 
