@@ -200,9 +200,11 @@ impl Peer {
         self.finish(out)
     }
 
-    /// The time that [`Effect::Arm`] asked for has come. Harmless at any other time.
+    /// The time that [`Effect::Arm`] asked for has come. Harmless at any other time; an alarm that came too early is
+    /// asked for again.
     pub fn tick(&mut self, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
+        self.armed = None;
         if let State::Draining { quiet, until } = self.state {
             if now >= quiet.min(until) {
                 self.select_model(None, now, &mut out);
