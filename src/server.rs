@@ -147,7 +147,9 @@ impl Server {
         let listener = TcpListener::bind(config.listen)
             .with_context(|| format!("{} cannot be listened on; choose another with --listen", config.listen))?;
         let address = listener.local_addr()?;
-        let url = config.public_url.unwrap_or_else(|| format!("http://{}", reachable(address)));
+        let url = config
+            .public_url
+            .unwrap_or_else(|| format!("http://{}", reachable(address)));
         let mut settings = config.settings;
         settings.public_url.clone_from(&url);
         let settings = Arc::new(settings);
@@ -176,7 +178,12 @@ impl Server {
 
         let (closing, is_closing) = watch::channel(false);
         let stamps = Arc::new(KeyStamps::default());
-        actix::spawn(write_stamps(Arc::clone(&stamps), Arc::clone(&store), is_closing.clone()));
+        actix::spawn(write_stamps(
+            Arc::clone(&stamps),
+            Arc::clone(&store),
+            Arc::clone(&clock),
+            is_closing.clone(),
+        ));
         let request_metrics = Arc::clone(&metrics);
         let state = Data::new(AppState {
             store: Arc::clone(&store),
@@ -188,11 +195,15 @@ impl Server {
             settings: Arc::clone(&settings),
             api: ApiSettings::default(),
             catalog: CatalogFacts {
-                runtimes: runtimes::enabled().to_vec(),
+                runtimes: runtimes::ENABLED.to_vec(),
                 providers,
-                package_managers: vec!["apt".into(), "npm".into()],
             },
-            blocks: |data| blocks::parse(data).iter().filter_map(|block| serde_json::to_value(block).ok()).collect(),
+            blocks: |data| {
+                blocks::blocks(data)
+                    .iter()
+                    .filter_map(|block| serde_json::to_value(block).ok())
+                    .collect()
+            },
             landing: (config.landing)(&url).into(),
             measure: Arc::new(move |m| request_metrics.request(m.route, m.method, m.status, m.took)),
             stamps,
@@ -205,7 +216,9 @@ impl Server {
         let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let http = HttpServer::new(move || {
             let state = state.clone();
-            App::new().app_data(door.clone()).configure(move |config| api::configure(config, state))
+            App::new()
+                .app_data(door.clone())
+                .configure(move |config| api::configure(config, state))
         })
         .workers(workers)
         .disable_signals()
@@ -228,7 +241,16 @@ impl Server {
         actix::spawn(levels(metrics, store, Arc::clone(&connections), closing.subscribe()));
         engine.boot().await;
         tracing::info!("serving on {address}");
-        Ok(Self { address, url, connections, engine, closing, http: handle, metrics: metrics_handle, _lock: lock })
+        Ok(Self {
+            address,
+            url,
+            connections,
+            engine,
+            closing,
+            http: handle,
+            metrics: metrics_handle,
+            _lock: lock,
+        })
     }
 
     /// Stops: streams, listener, actors. With [`Shutdown::Drain`] turns go on at their provider.
@@ -245,7 +267,11 @@ impl Server {
 
 /// An address that a client on this machine can use: nobody can dial "every address".
 fn reachable(address: SocketAddr) -> SocketAddr {
-    if address.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], address.port())) } else { address }
+    if address.ip().is_unspecified() {
+        SocketAddr::from(([127, 0, 0, 1], address.port()))
+    } else {
+        address
+    }
 }
 
 /// Gauges that are counted from the rows, every ten seconds (lifecycle 10.1).

@@ -28,8 +28,13 @@ pub enum AccountCommand {
 pub async fn account(context: Context, command: AccountCommand) -> anyhow::Result<Exit> {
     let AccountCommand::Create { email, database } = command;
     let email = email.trim().to_owned();
-    let well_formed = email.split_once('@').is_some_and(|(local, host)| !local.is_empty() && host.contains('.'));
-    anyhow::ensure!(well_formed && !email.contains(char::is_whitespace), "{email:?} is no e-mail address");
+    let well_formed = email
+        .split_once('@')
+        .is_some_and(|(local, host)| !local.is_empty() && host.contains('.'));
+    anyhow::ensure!(
+        well_formed && !email.contains(char::is_whitespace),
+        "{email:?} is no e-mail address"
+    );
     let (database, key) = serve::database(&context, &database)?;
     let store = server::open_store(&database, &key, &Arc::new(Metrics::default()))?;
     serve::bring_up_to_date(&context, &store).await?;

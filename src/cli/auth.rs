@@ -29,7 +29,11 @@ pub async fn auth(context: Context, command: AuthCommand) -> anyhow::Result<Exit
         AuthCommand::Whoami => {
             let client = Client::new(&context)?;
             let me = client.get("/api/auth/me").await?;
-            if context.json { render::json(&me) } else { render::object(&me) }
+            if context.json {
+                render::json(&me)
+            } else {
+                render::object(&me)
+            }
             Ok(Exit::Ok)
         }
     }
@@ -37,7 +41,11 @@ pub async fn auth(context: Context, command: AuthCommand) -> anyhow::Result<Exit
 
 async fn login(context: Context, api_key: Option<String>, base_url: Option<String>) -> anyhow::Result<Exit> {
     let name = context.profile.as_deref().unwrap_or(profile::DEFAULT);
-    let home = context.variables.home.as_deref().context("HOME is not set, so there is nowhere to keep the key")?;
+    let home = context
+        .variables
+        .home
+        .as_deref()
+        .context("HOME is not set, so there is nowhere to keep the key")?;
     let stored = profile::load(Some(home), name)?;
     let base = base_url
         .or_else(|| context.variables.base_url.clone())
@@ -56,7 +64,10 @@ async fn login(context: Context, api_key: Option<String>, base_url: Option<Strin
     let client = Client::at(base.clone(), key.clone(), None);
     let me = client.get("/api/auth/me").await?;
     profile::store(home, name, &base, &key)?;
-    let email = me.get("email").and_then(|email| email.as_str()).unwrap_or("an account without address");
+    let email = me
+        .get("email")
+        .and_then(|email| email.as_str())
+        .unwrap_or("an account without address");
     if context.json {
         render::json(&json!({"profile": name, "base_url": base, "email": me.get("email")}));
     } else {

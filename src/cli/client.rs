@@ -23,7 +23,12 @@ pub enum ClientError {
     NotSignedIn(String),
     /// A refusal of the server, with its code.
     #[error("{message} ({code})")]
-    Api { status: u16, code: String, message: String, body: Value },
+    Api {
+        status: u16,
+        code: String,
+        message: String,
+        body: Value,
+    },
     #[error("the server answered something that is not the API; is the base URL right?")]
     NotTheApi,
 }
@@ -43,16 +48,38 @@ impl Client {
     pub fn new(context: &Context) -> anyhow::Result<Self> {
         let name = context.profile.as_deref().unwrap_or(profile::DEFAULT);
         let stored = profile::load(context.variables.home.as_deref(), name)?;
-        let base = context.variables.base_url.clone().or(stored.base_url).unwrap_or_else(|| DEFAULT_URL.to_owned());
-        let hint = if name == profile::DEFAULT { String::new() } else { format!(" (profile {name})") };
-        let key = context.variables.api_key.clone().or(stored.api_key).ok_or(ClientError::NotSignedIn(hint))?;
+        let base = context
+            .variables
+            .base_url
+            .clone()
+            .or(stored.base_url)
+            .unwrap_or_else(|| DEFAULT_URL.to_owned());
+        let hint = if name == profile::DEFAULT {
+            String::new()
+        } else {
+            format!(" (profile {name})")
+        };
+        let key = context
+            .variables
+            .api_key
+            .clone()
+            .or(stored.api_key)
+            .ok_or(ClientError::NotSignedIn(hint))?;
         Ok(Self::at(base, key, context.variables.conversation_id.clone()))
     }
 
     /// A client for exactly this server and key.
     pub fn at(base: String, key: SecretString, parent: Option<String>) -> Self {
-        let http = awc::Client::builder().disable_timeout().max_http_version(awc::http::Version::HTTP_11).finish();
-        Self { http, base, key, parent }
+        let http = awc::Client::builder()
+            .disable_timeout()
+            .max_http_version(awc::http::Version::HTTP_11)
+            .finish();
+        Self {
+            http,
+            base,
+            key,
+            parent,
+        }
     }
 
     /// A request to `path`, authenticated.
@@ -91,7 +118,11 @@ impl Client {
             return Ok(Value::Null);
         }
         let body: Value = serde_json::from_slice(&bytes).map_err(|_| ClientError::NotTheApi)?;
-        if status.is_success() { Ok(body) } else { Err(refusal(status, body)) }
+        if status.is_success() {
+            Ok(body)
+        } else {
+            Err(refusal(status, body))
+        }
     }
 
     /// `GET`, unwrapped from `data`.
@@ -111,7 +142,10 @@ impl Client {
     }
 
     pub fn unreachable(&self, detail: &str) -> ClientError {
-        ClientError::Unreachable { base: self.base.clone(), detail: detail.to_owned() }
+        ClientError::Unreachable {
+            base: self.base.clone(),
+            detail: detail.to_owned(),
+        }
     }
 
     /// The id of a named thing: an id is taken as it is, a name is looked up in the whole list (http-api 6.1).
@@ -124,13 +158,25 @@ impl Client {
         }
         let list = self.get(collection).await?;
         let list = list.as_array().context("the list is no list")?;
-        let name = |row: &Value| row.get("name").and_then(Value::as_str).unwrap_or_default().to_lowercase();
+        let name = |row: &Value| {
+            row.get("name")
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_lowercase()
+        };
         let wanted = given.to_lowercase();
         let exact: Vec<&Value> = list.iter().filter(|row| name(row) == wanted).collect();
-        let fits =
-            if exact.is_empty() { list.iter().filter(|row| name(row).starts_with(&wanted)).collect() } else { exact };
+        let fits = if exact.is_empty() {
+            list.iter().filter(|row| name(row).starts_with(&wanted)).collect()
+        } else {
+            exact
+        };
         match fits.as_slice() {
-            [one] => Ok(one.get("id").and_then(Value::as_str).context("it has no id")?.to_owned()),
+            [one] => Ok(one
+                .get("id")
+                .and_then(Value::as_str)
+                .context("it has no id")?
+                .to_owned()),
             [] => anyhow::bail!("there is no {what} named {given:?}; `fountain {what}s list` shows what there is"),
             _ => anyhow::bail!("{given:?} fits more than one {what}; give its id"),
         }
@@ -148,14 +194,26 @@ pub fn data(mut body: Value) -> Value {
 /// A refusal as the server worded it; field errors are spelled out.
 pub fn refusal(status: StatusCode, body: Value) -> ClientError {
     let text = |key: &str| body.get(key).and_then(Value::as_str).map(str::to_owned);
-    let code = text("reason").filter(|_| status.as_u16() == 401).or_else(|| text("error")).unwrap_or_default();
-    let mut message = text("message").or_else(|| text("error")).unwrap_or_else(|| status.to_string());
+    let code = text("reason")
+        .filter(|_| status.as_u16() == 401)
+        .or_else(|| text("error"))
+        .unwrap_or_default();
+    let mut message = text("message")
+        .or_else(|| text("error"))
+        .unwrap_or_else(|| status.to_string());
     if let Some(errors) = body.get("errors").and_then(Value::as_object) {
         let fields = errors.iter().map(|(field, why)| {
-            let why = why.as_array().map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
+            let why = why
+                .as_array()
+                .map(|list| list.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
             format!("{field}: {}", why.unwrap_or_default())
         });
         message = fields.collect::<Vec<_>>().join("; ");
     }
-    ClientError::Api { status: status.as_u16(), code, message, body }
+    ClientError::Api {
+        status: status.as_u16(),
+        code,
+        message,
+        body,
+    }
 }

@@ -32,7 +32,11 @@ pub enum ConversationCommand {
     /// Stop the running turn.
     Interrupt { id: String },
     /// Answer a permission request of its agent.
-    Answer { id: String, request: String, option: String },
+    Answer {
+        id: String,
+        request: String,
+        option: String,
+    },
     /// End it; its machine goes unless others use it.
     Terminate { id: String },
     /// Delete it with its history.
@@ -54,7 +58,9 @@ pub async fn conversations(context: Context, command: ConversationCommand) -> an
     let path = |id: &str, rest: &str| format!("/api/conversations/{}{rest}", escape(id));
     match command {
         ConversationCommand::List { status } => {
-            let query = status.map(|words| format!("?status={}", escape(&words))).unwrap_or_default();
+            let query = status
+                .map(|words| format!("?status={}", escape(&words)))
+                .unwrap_or_default();
             let rows = client.get(&format!("/api/conversations{query}")).await?;
             match rows.as_array() {
                 Some(rows) if !context.json => render::table(rows, COLUMNS),
@@ -71,33 +77,44 @@ pub async fn conversations(context: Context, command: ConversationCommand) -> an
             } else {
                 render::object(&one);
                 render::line("");
-                let columns = [("TURN", "turn_number"), ("STATUS", "status"), ("EXIT", "exit_code"), ("PROMPT", "prompt")];
+                let columns = [
+                    ("TURN", "turn_number"),
+                    ("STATUS", "status"),
+                    ("EXIT", "exit_code"),
+                    ("PROMPT", "prompt"),
+                ];
                 render::table(turns.as_array().map(Vec::as_slice).unwrap_or_default(), &columns);
             }
             Ok(Exit::Ok)
         }
         ConversationCommand::Create { file } => {
-            let text = if file == "-" { std::io::read_to_string(std::io::stdin())? } else { std::fs::read_to_string(&file)? };
-            let made = client.post("/api/conversations", &serde_json::from_str::<Value>(&text)?).await?;
+            let text = if file == "-" {
+                std::io::read_to_string(std::io::stdin())?
+            } else {
+                std::fs::read_to_string(&file)?
+            };
+            let made = client
+                .post("/api/conversations", &serde_json::from_str::<Value>(&text)?)
+                .await?;
             show(&context, &super::client::data(made));
             Ok(Exit::Ok)
         }
         ConversationCommand::Prompt { id, prompt } => {
             let head = head(&client, &id).await?;
-            client.post(&path(&id, "/prompts"), &json!({"prompt": prompt, "images": []})).await?;
+            client
+                .post(&path(&id, "/prompts"), &json!({"prompt": prompt, "images": []}))
+                .await?;
             run::follow(&context, &client, &id, head).await
         }
         ConversationCommand::Stream { id } => {
             let head = head(&client, &id).await?;
             run::follow(&context, &client, &id, head).await
         }
-        ConversationCommand::Interrupt { id } => {
-            match client.post(&path(&id, "/interrupt"), &json!({})).await {
-                Ok(_) => done(&context, "the turn is interrupted"),
-                Err(ClientError::Api { status: 409, .. }) => done(&context, "no turn is running"),
-                Err(error) => Err(error.into()),
-            }
-        }
+        ConversationCommand::Interrupt { id } => match client.post(&path(&id, "/interrupt"), &json!({})).await {
+            Ok(_) => done(&context, "the turn is interrupted"),
+            Err(ClientError::Api { status: 409, .. }) => done(&context, "no turn is running"),
+            Err(error) => Err(error.into()),
+        },
         ConversationCommand::Answer { id, request, option } => {
             let path = path(&id, &format!("/requests/{}", escape(&request)));
             client.post(&path, &json!({"option_id": option})).await?;
@@ -120,7 +137,10 @@ async fn head(client: &Client, id: &str) -> anyhow::Result<i64> {
     loop {
         let path = format!("/api/conversations/{}/events?limit=1000&after={after}", escape(id));
         let page = client.call(Method::GET, &path, None).await?;
-        after = page.pointer("/meta/next_cursor").and_then(Value::as_i64).unwrap_or(after);
+        after = page
+            .pointer("/meta/next_cursor")
+            .and_then(Value::as_i64)
+            .unwrap_or(after);
         if page.pointer("/meta/has_more").and_then(Value::as_bool) != Some(true) {
             return Ok(after);
         }

@@ -54,7 +54,10 @@ impl DataDir {
     /// When it is not there.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let path = path.canonicalize().with_context(|| {
-            format!("there is no data directory {}; `fountain dev --data-dir` makes one", path.display())
+            format!(
+                "there is no data directory {}; `fountain dev --data-dir` makes one",
+                path.display()
+            )
         })?;
         Ok(Self { path })
     }

@@ -56,7 +56,12 @@ pub struct DevArgs {
 
 /// What differs from a deployment: the runner is the provider, and the caps do not stop the twenty-first conversation.
 pub fn settings() -> Settings {
-    Settings { default_provider: Provider::Runner, cap_ceiling: 200, fleet_ceiling: 200, ..Settings::default() }
+    Settings {
+        default_provider: Provider::Runner,
+        cap_ceiling: 200,
+        fleet_ceiling: 200,
+        ..Settings::default()
+    }
 }
 
 pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
@@ -85,7 +90,10 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
     };
     let server = Server::start(config, store, lock, metrics).await?;
     let local = format!("http://{}", server.address);
-    dir.write_connection(&Connection { url: local, api_key: runner_key.expose_secret().to_owned() })?;
+    dir.write_connection(&Connection {
+        url: local,
+        api_key: runner_key.expose_secret().to_owned(),
+    })?;
     start_or_adopt_runner(&dir)?;
     let stop = std::pin::pin!(stop);
     let ready = tokio::select! {
@@ -162,7 +170,10 @@ async fn api_key(store: &SqlStore, dir: &DataDir, account: &Account) -> anyhow::
         return Ok(remembered.api_key.into());
     }
     let key = server::mint_full_key(store, account, "dev").await?;
-    dir.remember(&Remembered { api_key: key.expose_secret().to_owned(), account_id: account.id.to_string() })?;
+    dir.remember(&Remembered {
+        api_key: key.expose_secret().to_owned(),
+        account_id: account.id.to_string(),
+    })?;
     Ok(key)
 }
 
@@ -183,13 +194,19 @@ async fn runner_key(store: &SqlStore, dir: &DataDir, account: &Account) -> anyho
 }
 
 async fn environment(store: &SqlStore, account: &Account) -> anyhow::Result<Environment> {
-    let found = store.environments(account.id).await?.into_iter().find(|one| one.config.name == DEMO);
+    let found = store
+        .environments(account.id)
+        .await?
+        .into_iter()
+        .find(|one| one.config.name == DEMO);
     if let Some(environment) = found {
         return Ok(environment);
     }
     let id = EnvironmentId(SystemRng.uuid());
     let audit = audit(account.id, "environment.created", "environment", id);
-    Ok(store.create_environment(account.id, id, EnvironmentConfig::named(DEMO), audit, SystemClock.now()).await?)
+    Ok(store
+        .create_environment(account.id, id, EnvironmentConfig::named(DEMO), audit, SystemClock.now())
+        .await?)
 }
 
 /// The demo agent, found by name; its command is brought up to date, because the executable may have moved.
@@ -197,20 +214,32 @@ async fn agent(store: &SqlStore, account: &Account, environment: &Environment) -
     let program = std::env::current_exe().context("this executable's own path is not known")?;
     let command = demo_command(&program)?;
     let now = SystemClock.now();
-    let found = store.agents(account.id, AgentFilter::default()).await?.into_iter().find(|one| one.config.name == DEMO);
+    let found = store
+        .agents(account.id, AgentFilter::default())
+        .await?
+        .into_iter()
+        .find(|one| one.config.name == DEMO);
     let version = AgentVersionId(SystemRng.uuid());
     if let Some(agent) = found {
         if agent.config.runtime_command.as_deref() == Some(&command) {
             return Ok(agent);
         }
-        let config = AgentConfig { runtime_command: Some(command), ..agent.config };
+        let config = AgentConfig {
+            runtime_command: Some(command),
+            ..agent.config
+        };
         let audit = audit(account.id, "agent.updated", "agent", agent.id);
-        return Ok(store.update_agent(account.id, agent.id, version, config, audit, now).await?.value.0);
+        return Ok(store
+            .update_agent(account.id, agent.id, version, config, audit, now)
+            .await?
+            .value
+            .0);
     }
     let id = AgentId(SystemRng.uuid());
     let config = AgentConfig {
         name: DEMO.to_owned(),
-        description: "Needs no model and no network. Say `run: ls`, `write notes.txt: hello`, `ask: may I?`.".to_owned(),
+        description: "Needs no model and no network. Say `run: ls`, `write notes.txt: hello`, `ask: may I?`."
+            .to_owned(),
         system: String::new(),
         model: None,
         runtime: Runtime::Acp,
@@ -227,7 +256,16 @@ async fn agent(store: &SqlStore, account: &Account, environment: &Environment) -
         inference_credential_id: None,
         permission_policy: serde_json::Map::from_iter([("default".to_owned(), json!("ask"))]),
     };
-    Ok(store.create_agent(account.id, id, version, config, audit(account.id, "agent.created", "agent", id), now).await?)
+    Ok(store
+        .create_agent(
+            account.id,
+            id,
+            version,
+            config,
+            audit(account.id, "agent.created", "agent", id),
+            now,
+        )
+        .await?)
 }
 
 /// The command line of the demo agent, quoted for a shell.
@@ -316,7 +354,10 @@ mod tests {
 
     #[test]
     fn a_path_with_a_quote_cannot_leave_its_quotes() {
-        assert_eq!(demo_command(Path::new("/a b/it's")).unwrap(), r"exec '/a b/it'\''s' demo-agent");
+        assert_eq!(
+            demo_command(Path::new("/a b/it's")).unwrap(),
+            r"exec '/a b/it'\''s' demo-agent"
+        );
     }
 
     #[test]

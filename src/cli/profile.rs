@@ -80,7 +80,9 @@ pub fn with(text: &str, profile: &str, base_url: &str, api_key: &SecretString) -
 /// # Errors
 /// When the file is there and cannot be read.
 pub fn load(home: Option<&Path>, profile: &str) -> anyhow::Result<Profile> {
-    let Some(home) = home else { return Ok(Profile::default()) };
+    let Some(home) = home else {
+        return Ok(Profile::default());
+    };
     match std::fs::read_to_string(path(home)) {
         Ok(text) => Ok(parse(&text, profile)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Profile::default()),
@@ -126,7 +128,8 @@ mod tests {
 
     #[test]
     fn other_profiles_and_unknown_keys_survive() {
-        let before = "[default]\napi_key = \"ftn_old\"\nbase_url = \"http://a\"\nteam = blue\n\n[work]\napi_key = \"ftn_w\"\n";
+        let before =
+            "[default]\napi_key = \"ftn_old\"\nbase_url = \"http://a\"\nteam = blue\n\n[work]\napi_key = \"ftn_w\"\n";
         let after = with(before, "default", "http://b/", &"ftn_new".into());
         let (default, work) = (parse(&after, "default"), parse(&after, "work"));
         assert_eq!(default.api_key.unwrap().expose_secret(), "ftn_new");
@@ -142,6 +145,13 @@ mod tests {
         store(home.path(), "default", "http://a", &"ftn_2".into()).unwrap();
         let mode = std::fs::metadata(path(home.path())).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(load(Some(home.path()), "default").unwrap().api_key.unwrap().expose_secret(), "ftn_2");
+        assert_eq!(
+            load(Some(home.path()), "default")
+                .unwrap()
+                .api_key
+                .unwrap()
+                .expose_secret(),
+            "ftn_2"
+        );
     }
 }

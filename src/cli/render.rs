@@ -66,20 +66,37 @@ pub fn paint(text: &str, colour: Colour, terminal: bool) -> String {
 
 /// A table with these columns (heading, key; a key may be a path such as `sandbox.status`).
 pub fn table(rows: &[Value], columns: &[(&str, &str)]) {
-    let cells: Vec<Vec<String>> =
-        rows.iter().map(|row| columns.iter().map(|(_, key)| cell(row, key)).collect()).collect();
+    let cells: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| columns.iter().map(|(_, key)| cell(row, key)).collect())
+        .collect();
     let widths: Vec<usize> = columns
         .iter()
         .enumerate()
         .map(|(n, (heading, _))| {
-            cells.iter().filter_map(|row| row.get(n)).map(|cell| cell.chars().count()).max().unwrap_or(0).max(heading.len())
+            cells
+                .iter()
+                .filter_map(|row| row.get(n))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+                .max(heading.len())
         })
         .collect();
     let print = |row: &[String]| {
-        let padded: Vec<String> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let padded: Vec<String> = row
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
         println!("{}", padded.join("  ").trim_end());
     };
-    print(&columns.iter().map(|(heading, _)| (*heading).to_owned()).collect::<Vec<_>>());
+    print(
+        &columns
+            .iter()
+            .map(|(heading, _)| (*heading).to_owned())
+            .collect::<Vec<_>>(),
+    );
     for row in &cells {
         print(row);
     }
@@ -99,7 +116,9 @@ fn cell(row: &Value, key: &str) -> String {
 
 /// One object, a key a line.
 pub fn object(value: &Value) {
-    let Some(map) = value.as_object() else { return json(value) };
+    let Some(map) = value.as_object() else {
+        return json(value);
+    };
     let width = map.keys().map(String::len).max().unwrap_or(0);
     for (key, value) in map {
         match value {

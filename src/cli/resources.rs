@@ -18,12 +18,23 @@ pub struct Resource {
 pub const AGENTS: Resource = Resource {
     what: "agent",
     path: "/api/agents",
-    columns: &[("ID", "id"), ("NAME", "name"), ("RUNTIME", "runtime"), ("MODEL", "model"), ("PROVIDER", "sandbox_provider")],
+    columns: &[
+        ("ID", "id"),
+        ("NAME", "name"),
+        ("RUNTIME", "runtime"),
+        ("MODEL", "model"),
+        ("PROVIDER", "sandbox_provider"),
+    ],
 };
 pub const ENVIRONMENTS: Resource = Resource {
     what: "environment",
     path: "/api/environments",
-    columns: &[("ID", "id"), ("NAME", "name"), ("NETWORK", "networking_type"), ("SECRETS", "secret_count")],
+    columns: &[
+        ("ID", "id"),
+        ("NAME", "name"),
+        ("NETWORK", "networking_type"),
+        ("SECRETS", "secret_count"),
+    ],
 };
 pub const VAULTS: Resource = Resource {
     what: "vault",
@@ -33,12 +44,24 @@ pub const VAULTS: Resource = Resource {
 pub const SANDBOXES: Resource = Resource {
     what: "sandbox",
     path: "/api/sandboxes",
-    columns: &[("ID", "id"), ("STATUS", "status"), ("PROVIDER", "provider"), ("MODE", "mode"), ("NAME", "sprite_name")],
+    columns: &[
+        ("ID", "id"),
+        ("STATUS", "status"),
+        ("PROVIDER", "provider"),
+        ("MODE", "mode"),
+        ("NAME", "sprite_name"),
+    ],
 };
 pub const RUNNERS: Resource = Resource {
     what: "runner",
     path: "/api/runners",
-    columns: &[("ID", "id"), ("NAME", "name"), ("ONLINE", "online"), ("HOST", "hostname"), ("LAST SEEN", "last_seen_at")],
+    columns: &[
+        ("ID", "id"),
+        ("NAME", "name"),
+        ("ONLINE", "online"),
+        ("HOST", "hostname"),
+        ("LAST SEEN", "last_seen_at"),
+    ],
 };
 
 #[derive(Debug, Subcommand)]
@@ -113,7 +136,11 @@ pub async fn plain(context: Context, resource: Resource, command: Plain) -> anyh
         Plain::List => list(&context, resource, "").await,
         Plain::Get { name } => get(&context, resource, &name).await,
         Plain::Create { file } => {
-            let text = if file == "-" { std::io::read_to_string(std::io::stdin())? } else { std::fs::read_to_string(&file)? };
+            let text = if file == "-" {
+                std::io::read_to_string(std::io::stdin())?
+            } else {
+                std::fs::read_to_string(&file)?
+            };
             let body: Value = serde_json::from_str(&text)?;
             let made = Client::new(&context)?.post(resource.path, &body).await?;
             show(&context, &super::client::data(made));
@@ -146,13 +173,24 @@ pub async fn vaults(context: Context, command: VaultCommand) -> anyhow::Result<E
             let id = client.resolve(VAULTS.path, VAULTS.what, &name).await?;
             let value = std::io::read_to_string(std::io::stdin())?;
             let value = value.strip_suffix('\n').unwrap_or(&value);
-            client.post(&format!("{}/{id}/secrets", VAULTS.path), &json!({"key": key, "value": value})).await?;
+            client
+                .post(
+                    &format!("{}/{id}/secrets", VAULTS.path),
+                    &json!({"key": key, "value": value}),
+                )
+                .await?;
             done(&context, &format!("{key} is set"))
         }
         VaultCommand::DeleteSecret { name, key } => {
             let client = Client::new(&context)?;
             let id = client.resolve(VAULTS.path, VAULTS.what, &name).await?;
-            client.call(Method::DELETE, &format!("{}/{id}/secrets/{}", VAULTS.path, escape(&key)), None).await?;
+            client
+                .call(
+                    Method::DELETE,
+                    &format!("{}/{id}/secrets/{}", VAULTS.path, escape(&key)),
+                    None,
+                )
+                .await?;
             done(&context, &format!("{key} is deleted"))
         }
     }
@@ -161,7 +199,9 @@ pub async fn vaults(context: Context, command: VaultCommand) -> anyhow::Result<E
 pub async fn sandboxes(context: Context, command: SandboxCommand) -> anyhow::Result<Exit> {
     match command {
         SandboxCommand::List { status } => {
-            let query = status.map(|words| format!("?status={}", escape(&words))).unwrap_or_default();
+            let query = status
+                .map(|words| format!("?status={}", escape(&words)))
+                .unwrap_or_default();
             list(&context, SANDBOXES, &query).await
         }
         SandboxCommand::Get { id } => get(&context, SANDBOXES, &id).await,
@@ -175,7 +215,9 @@ pub async fn sandboxes(context: Context, command: SandboxCommand) -> anyhow::Res
 
 /// Everything but unreserved characters is escaped.
 pub fn escape(text: &str) -> String {
-    url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+    url::form_urlencoded::byte_serialize(text.as_bytes())
+        .collect::<String>()
+        .replace('+', "%20")
 }
 
 async fn list(context: &Context, resource: Resource, query: &str) -> anyhow::Result<Exit> {
@@ -199,7 +241,11 @@ async fn one_of_list(context: &Context, resource: Resource, name: &str) -> anyho
     let client = Client::new(context)?;
     let id = client.resolve(resource.path, resource.what, name).await?;
     let rows = client.get(resource.path).await?;
-    let row = rows.as_array().into_iter().flatten().find(|row| row.get("id").and_then(Value::as_str) == Some(&id));
+    let row = rows
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|row| row.get("id").and_then(Value::as_str) == Some(&id));
     let row = row.ok_or_else(|| anyhow::anyhow!("there is no {} {id}", resource.what))?;
     show(context, row);
     Ok(Exit::Ok)
@@ -208,15 +254,25 @@ async fn one_of_list(context: &Context, resource: Resource, name: &str) -> anyho
 async fn delete(context: &Context, resource: Resource, name: &str) -> anyhow::Result<Exit> {
     let client = Client::new(context)?;
     let id = client.resolve(resource.path, resource.what, name).await?;
-    client.call(Method::DELETE, &format!("{}/{id}", resource.path), None).await?;
+    client
+        .call(Method::DELETE, &format!("{}/{id}", resource.path), None)
+        .await?;
     done(context, &format!("{} {id} is deleted", resource.what))
 }
 
 pub fn show(context: &Context, value: &Value) {
-    if context.json { render::json(value) } else { render::object(value) }
+    if context.json {
+        render::json(value)
+    } else {
+        render::object(value)
+    }
 }
 
 pub fn done(context: &Context, text: &str) -> anyhow::Result<Exit> {
-    if context.json { render::json(&json!({"ok": true})) } else { render::line(text) }
+    if context.json {
+        render::json(&json!({"ok": true}))
+    } else {
+        render::line(text)
+    }
     Ok(Exit::Ok)
 }

@@ -38,7 +38,11 @@ pub async fn run(context: Context, args: RunArgs) -> anyhow::Result<Exit> {
         render::without_colours();
     }
     let client = Client::new(&context)?;
-    let prompt = if args.prompt == "-" { std::io::read_to_string(std::io::stdin())? } else { args.prompt };
+    let prompt = if args.prompt == "-" {
+        std::io::read_to_string(std::io::stdin())?
+    } else {
+        args.prompt
+    };
     let agent = match args.agent {
         Some(name) => client.resolve("/api/agents", "agent", &name).await?,
         None => only_agent(&client).await?,
@@ -51,9 +55,17 @@ pub async fn run(context: Context, args: RunArgs) -> anyhow::Result<Exit> {
         body["vault_id"] = client.resolve("/api/vaults", "vault", &name).await?.into();
     }
     let conversation = data(client.post("/api/conversations", &body).await?);
-    let id = conversation.get("id").and_then(Value::as_str).ok_or(ClientError::NotTheApi)?.to_owned();
+    let id = conversation
+        .get("id")
+        .and_then(Value::as_str)
+        .ok_or(ClientError::NotTheApi)?
+        .to_owned();
     if args.detach {
-        if context.json { render::json(&conversation) } else { render::line(&id) }
+        if context.json {
+            render::json(&conversation)
+        } else {
+            render::line(&id)
+        }
         return Ok(Exit::Ok);
     }
     if !context.json {
@@ -66,14 +78,20 @@ async fn only_agent(client: &Client) -> anyhow::Result<String> {
     let list = client.get("/api/agents").await?;
     match list.as_array().map(Vec::as_slice) {
         Some([one]) => Ok(one.get("id").and_then(Value::as_str).unwrap_or_default().to_owned()),
-        Some([]) => anyhow::bail!("this account has no agent yet; create one with `fountain agents create --file agent.json`"),
+        Some([]) => {
+            anyhow::bail!("this account has no agent yet; create one with `fountain agents create --file agent.json`")
+        }
         _ => anyhow::bail!("this account has several agents; name one with --agent (see `fountain agents list`)"),
     }
 }
 
 /// Follows a conversation from an event id to the end of its turn, over dropped connections and restarts.
 pub async fn follow(context: &Context, client: &Client, id: &str, after: i64) -> anyhow::Result<Exit> {
-    let mut view = View { json: context.json, terminal: std::io::stdout().is_terminal(), open_line: false };
+    let mut view = View {
+        json: context.json,
+        terminal: std::io::stdout().is_terminal(),
+        open_line: false,
+    };
     let mut cursor = after;
     let mut heard = tokio::time::Instant::now();
     loop {
@@ -95,21 +113,27 @@ pub async fn follow(context: &Context, client: &Client, id: &str, after: i64) ->
                 }
             }
             // A refusal does not get better by asking again; everything else may.
-            Err(error @ ClientError::Api { status: 401 | 403 | 404, .. }) => return Err(error.into()),
+            Err(
+                error @ ClientError::Api {
+                    status: 401 | 403 | 404,
+                    ..
+                },
+            ) => return Err(error.into()),
             Err(error) => tracing::debug!("the stream of {id} could not be opened: {error}"),
         }
         if heard.elapsed() > context.variables.stream_idle {
             view.finish();
-            render::note("nothing was heard for too long; the conversation may still run", render::Colour::Red);
+            render::note(
+                "nothing was heard for too long; the conversation may still run",
+                render::Colour::Red,
+            );
             return Ok(Exit::Silent);
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
 
-type Response = awc::ClientResponse<actix_http::encoding::Decoder<actix_http::Payload>>;
-
-async fn connect(client: &Client, id: &str, cursor: i64) -> Result<Response, ClientError> {
+async fn connect(client: &Client, id: &str, cursor: i64) -> Result<awc::ClientResponse, ClientError> {
     let mut request = client
         .request(Method::GET, &format!("/api/conversations/{id}/stream"))
         .insert_header(("Accept", "text/event-stream"));
@@ -166,12 +190,16 @@ impl View {
             return;
         }
         for line in text.lines() {
-            let Ok(message) = serde_json::from_str::<Value>(line) else { continue };
+            let Ok(message) = serde_json::from_str::<Value>(line) else {
+                continue;
+            };
             if message.get("method").and_then(Value::as_str) == Some("session/request_permission") {
                 self.permission(&message);
                 continue;
             }
-            let Some(update) = message.pointer("/params/update") else { continue };
+            let Some(update) = message.pointer("/params/update") else {
+                continue;
+            };
             let content = update.pointer("/content/text").and_then(Value::as_str);
             match update.get("sessionUpdate").and_then(Value::as_str) {
                 Some("agent_message_chunk") => {
@@ -187,7 +215,10 @@ impl View {
                     }
                 }
                 Some("tool_call") => {
-                    let title = update.get("title").or_else(|| update.get("kind")).and_then(Value::as_str);
+                    let title = update
+                        .get("title")
+                        .or_else(|| update.get("kind"))
+                        .and_then(Value::as_str);
                     self.break_line();
                     render::note(&format!("→ {}", title.unwrap_or("tool")), render::Colour::Cyan);
                 }
@@ -204,21 +235,42 @@ impl View {
 
     fn permission(&mut self, message: &Value) {
         self.break_line();
-        let title = message.pointer("/params/toolCall/title").and_then(Value::as_str).unwrap_or("a tool");
-        let id = message.get("id").map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned)).unwrap_or_default();
-        render::note(&format!("? the agent asks for permission: {title} (request {id})"), render::Colour::Cyan);
+        let title = message
+            .pointer("/params/toolCall/title")
+            .and_then(Value::as_str)
+            .unwrap_or("a tool");
+        let id = message
+            .get("id")
+            .map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned))
+            .unwrap_or_default();
+        render::note(
+            &format!("? the agent asks for permission: {title} (request {id})"),
+            render::Colour::Cyan,
+        );
         let options = message.pointer("/params/options").and_then(Value::as_array);
         for option in options.into_iter().flatten() {
             let text = |key: &str| option.get(key).and_then(Value::as_str).unwrap_or_default();
-            render::note(&format!("    {}  {}", text("optionId"), text("name")), render::Colour::Plain);
+            render::note(
+                &format!("    {}  {}", text("optionId"), text("name")),
+                render::Colour::Plain,
+            );
         }
-        render::note("  answer with `fountain conversations answer CONVERSATION REQUEST OPTION`", render::Colour::Dim);
+        render::note(
+            "  answer with `fountain conversations answer CONVERSATION REQUEST OPTION`",
+            render::Colour::Dim,
+        );
     }
 
     fn stage(&mut self, stage: &str, state: &str, meta: &Value) {
         self.break_line();
-        let why = meta.get("message").or_else(|| meta.get("reason")).or_else(|| meta.get("stop_reason"));
-        let why = why.and_then(Value::as_str).map(|why| format!(" ({why})")).unwrap_or_default();
+        let why = meta
+            .get("message")
+            .or_else(|| meta.get("reason"))
+            .or_else(|| meta.get("stop_reason"));
+        let why = why
+            .and_then(Value::as_str)
+            .map(|why| format!(" ({why})"))
+            .unwrap_or_default();
         let colour = match state {
             "failed" => render::Colour::Red,
             "done" if stage == "turn" => render::Colour::Green,
@@ -267,7 +319,10 @@ mod tests {
         assert_eq!(verdict("turn", "interrupted", &json!({})), Some(Exit::Ok));
         assert_eq!(verdict("provision", "failed", &json!({})), Some(Exit::Failed));
         assert_eq!(verdict("reattach", "failed", &json!({})), Some(Exit::Failed));
-        assert_eq!(verdict("sandbox", "done", &json!({"reason": "max_lifetime"})), Some(Exit::Failed));
+        assert_eq!(
+            verdict("sandbox", "done", &json!({"reason": "max_lifetime"})),
+            Some(Exit::Failed)
+        );
         assert_eq!(verdict("sandbox", "done", &json!({"event": "suspended"})), None);
         assert_eq!(verdict("turn", "started", &json!({})), None);
     }

@@ -29,7 +29,10 @@ pub struct RunnerArgs {
 
 pub async fn runner(context: Context, args: RunnerArgs) -> anyhow::Result<Exit> {
     let shutdown = daemon::termination()?;
-    let hostname = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let hostname = nix::unistd::gethostname()
+        .ok()
+        .and_then(|name| name.into_string().ok())
+        .unwrap_or_default();
     let name = args
         .name
         .or_else(|| daemon::name_from_hostname(&hostname))
@@ -37,7 +40,11 @@ pub async fn runner(context: Context, args: RunnerArgs) -> anyhow::Result<Exit> 
     let root = match args.root {
         Some(root) => root,
         None => {
-            let home = context.variables.home.as_deref().context("HOME is not set; say where with --root")?;
+            let home = context
+                .variables
+                .home
+                .as_deref()
+                .context("HOME is not set; say where with --root")?;
             home.join(".fountain").join("runners").join(&name).join("sandboxes")
         }
     };
@@ -103,7 +110,8 @@ impl Life {
     /// When another runner of this data directory lives.
     pub fn begin(connection_file: &Path) -> anyhow::Result<Self> {
         let mut file = Self::open(connection_file)?;
-        file.try_lock().map_err(|_| anyhow::anyhow!("a runner of this data directory is running already"))?;
+        file.try_lock()
+            .map_err(|_| anyhow::anyhow!("a runner of this data directory is running already"))?;
         file.set_len(0)?;
         file.rewind()?;
         write!(file, "{}", std::process::id())?;

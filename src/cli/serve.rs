@@ -60,17 +60,31 @@ pub async fn bring_up_to_date(context: &Context, store: &SqlStore) -> anyhow::Re
 pub async fn serve(context: Context, args: ServeArgs) -> anyhow::Result<Exit> {
     let stop = termination()?;
     let dir = args.data_dir.as_deref().map(DataDir::open).transpose()?;
-    let (database, key) = database(&context, &DatabaseArgs { data_dir: args.data_dir.clone() })?;
+    let (database, key) = database(
+        &context,
+        &DatabaseArgs {
+            data_dir: args.data_dir.clone(),
+        },
+    )?;
     let metrics = Arc::new(Metrics::default());
     let store = server::open_store(&database, &key, &metrics)?;
     let lock = store.serving_lock()?;
     bring_up_to_date(&context, &store).await?;
     let public_url = config::public_url(&context.env);
     if dir.is_none() && public_url.is_none() {
-        let wanted = "the address under which machines and people reach this server, for example https://fountain.example";
-        return Err(ConfigError::Missing { name: "PUBLIC_URL", wanted }.into());
+        let wanted =
+            "the address under which machines and people reach this server, for example https://fountain.example";
+        return Err(ConfigError::Missing {
+            name: "PUBLIC_URL",
+            wanted,
+        }
+        .into());
     }
-    let base = if dir.is_some() { super::dev::settings() } else { Settings::default() };
+    let base = if dir.is_some() {
+        super::dev::settings()
+    } else {
+        Settings::default()
+    };
     let listen = match args.listen {
         Some(listen) => listen,
         None if dir.is_some() => SocketAddr::from(([127, 0, 0, 1], 4000)),
@@ -89,7 +103,10 @@ pub async fn serve(context: Context, args: ServeArgs) -> anyhow::Result<Exit> {
         && let Some(connection) = dir.connection()
     {
         // A runner that outlived `dev` finds its server again (RUL-60).
-        dir.write_connection(&Connection { url: server.url.clone(), ..connection })?;
+        dir.write_connection(&Connection {
+            url: server.url.clone(),
+            ..connection
+        })?;
     }
     if context.json {
         render::json(&json!({"url": server.url}));

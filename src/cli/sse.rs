@@ -36,8 +36,14 @@ impl Decoder {
 
 /// Where the first blank line is: end of the frame, start of the next.
 fn boundary(buffer: &[u8]) -> Option<(usize, usize)> {
-    let lf = buffer.windows(2).position(|pair| pair == b"\n\n").map(|at| (at, at + 2));
-    let crlf = buffer.windows(4).position(|quad| quad == b"\r\n\r\n").map(|at| (at, at + 4));
+    let lf = buffer
+        .windows(2)
+        .position(|pair| pair == b"\n\n")
+        .map(|at| (at, at + 2));
+    let crlf = buffer
+        .windows(4)
+        .position(|quad| quad == b"\r\n\r\n")
+        .map(|at| (at, at + 4));
     match (lf, crlf) {
         (Some(a), Some(b)) => Some(if a.0 <= b.0 { a } else { b }),
         (one, other) => one.or(other),
@@ -48,7 +54,9 @@ fn frame(bytes: &[u8]) -> Option<Frame> {
     let text = std::str::from_utf8(bytes).ok()?;
     let (mut id, mut event, mut data) = (None, String::new(), Vec::new());
     for line in text.lines() {
-        let Some((field, value)) = line.split_once(':') else { continue };
+        let Some((field, value)) = line.split_once(':') else {
+            continue;
+        };
         let value = value.strip_prefix(' ').unwrap_or(value);
         match field {
             "id" => id = value.parse().ok(),
@@ -71,7 +79,10 @@ mod tests {
     #[test]
     fn a_stream_cut_at_any_byte_gives_the_same_frames() {
         let whole = Decoder::default().feed(&Bytes::from_static(STREAM.as_bytes()));
-        assert_eq!(whole.iter().map(|frame| frame.id).collect::<Vec<_>>(), [Some(41), Some(42)]);
+        assert_eq!(
+            whole.iter().map(|frame| frame.id).collect::<Vec<_>>(),
+            [Some(41), Some(42)]
+        );
         for cut in 0..STREAM.len() {
             let (head, tail) = STREAM.as_bytes().split_at(cut);
             let mut decoder = Decoder::default();
