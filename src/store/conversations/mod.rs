@@ -1,0 +1,1 @@
+//! Conversations: launch, attach, views and their end.

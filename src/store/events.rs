@@ -1,0 +1,1 @@
+//! The one routine that inserts log events.

@@ -1,0 +1,1 @@
+//! Machines: leases, operations, the fence.

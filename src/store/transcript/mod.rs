@@ -1,0 +1,1 @@
+//! The transcript: append and read.

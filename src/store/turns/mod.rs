@@ -1,0 +1,1 @@
+//! Turns: admission, endings, interrupts and permissions.
