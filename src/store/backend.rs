@@ -14,6 +14,7 @@ pub use fault::{Fault, violated};
 pub use locks::{lease_clock, lock_account, lock_events, lock_fleet, lock_machine};
 
 pub(super) use connect::migration_connection;
+pub(super) use locks::MIGRATIONS;
 pub(super) use fault::classify;
 
 use diesel::connection::{AnsiTransactionManager, TransactionManager};

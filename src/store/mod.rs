@@ -30,6 +30,8 @@ use tokio::sync::Semaphore;
 use fountain_actors::ports::Rng;
 use fountain_actors::ports::store::{Answer, StoreError};
 
+pub use migrations::ServingLock;
+
 use backend::{Access, Db, Fault, Kind, Manager, Target, Tls, Use, classify, transact};
 use secrets::MasterKey;
 
