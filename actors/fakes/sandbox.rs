@@ -453,7 +453,7 @@ impl FakeSandbox {
     pub(super) fn process(
         state: &Arc<State>,
         command: &Command,
-    ) -> Result<(Stdio, Arc<Mutex<Box<dyn FakeProcess>>>), SandboxError> {
+    ) -> Result<(Stdio, super::sessions::Running), SandboxError> {
         let mut inner = state.lock();
         let session = inner
             .session(&command.machine, &command.session_id)
