@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::faults::{Fault, LogEntry, Logged, Op};
-use super::process::{FakeProcess, Program, Spawn, Stdio, vocabulary};
+use super::process::{Program, Spawn, Stdio, vocabulary};
 use super::sessions::{FakeSession, Pipe, Replay, closed};
 use crate::domain::Epoch;
 use crate::domain::machine::Provider;
