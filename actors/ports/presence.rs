@@ -3,17 +3,21 @@
 use tokio::sync::watch;
 
 use crate::domain::runner::Runner;
-use crate::domain::{AccountId, RunnerId};
+use crate::domain::{AccountId, KeyId, RunnerId};
 use crate::runner::RunnerRegistry;
 
 pub trait RunnerPresence: Send + Sync {
     fn is_online(&self, runner: RunnerId) -> bool;
+    /// What the connected daemon said of itself when it dialled: its root is evidence (RUL-49).
+    fn connected(&self, runner: RunnerId) -> Option<Runner>;
     /// Where a new machine of this account goes.
     fn latest(&self, account: AccountId) -> Option<Runner>;
     /// Ticks whenever somebody comes or goes.
     fn changes(&self) -> watch::Receiver<u64>;
     /// Ends the connection of a runner that was deleted (close 4404).
     fn disconnect(&self, runner: RunnerId);
+    /// Ends the connections that dialled with a key that was revoked.
+    fn key_revoked(&self, key: KeyId);
 }
 
 /// Nobody is connected, nobody comes.
@@ -26,6 +30,9 @@ impl RunnerPresence for NoRunners {
     fn is_online(&self, _: RunnerId) -> bool {
         false
     }
+    fn connected(&self, _: RunnerId) -> Option<Runner> {
+        None
+    }
     fn latest(&self, _: AccountId) -> Option<Runner> {
         None
     }
@@ -33,11 +40,15 @@ impl RunnerPresence for NoRunners {
         self.changes.subscribe()
     }
     fn disconnect(&self, _: RunnerId) {}
+    fn key_revoked(&self, _: KeyId) {}
 }
 
 impl RunnerPresence for RunnerRegistry<()> {
     fn is_online(&self, runner: RunnerId) -> bool {
         RunnerRegistry::is_online(self, runner)
+    }
+    fn connected(&self, runner: RunnerId) -> Option<Runner> {
+        self.get(runner).map(|presence| presence.runner)
     }
     fn latest(&self, account: AccountId) -> Option<Runner> {
         RunnerRegistry::latest(self, account)
@@ -48,6 +59,13 @@ impl RunnerPresence for RunnerRegistry<()> {
     fn disconnect(&self, runner: RunnerId) {
         if let Some(presence) = self.get(runner) {
             self.withdraw(runner, presence.ticket);
+        }
+    }
+    fn key_revoked(&self, key: KeyId) {
+        for presence in self.all() {
+            if presence.key_id == key {
+                self.withdraw(presence.runner.id, presence.ticket);
+            }
         }
     }
 }
