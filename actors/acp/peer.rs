@@ -1,0 +1,665 @@
+//! The ACP client as a pure state machine (runtimes 10, 14).
+//!
+//! No I/O, no clock, no randomness of its own: bytes, answers and the time come in, [`Effect`]s go out, so every
+//! recorded conversation replays in a unit test. One peer speaks for one process: `New → setup (initialize,
+//! authenticate, session, [replay drained], model, options) → prompting → idle → setup …`. `Failed` and `Closed` are
+//! final for writing; reading goes on, because what the process still says is output.
+//!
+//! The peer decides nothing about turns, rows or timers of people: it reports. It must never wait, never panic on what
+//! an agent wrote, and never leave a request of the agent unanswered while it can write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::codec::{ByteRange, Cut, Place, Splitter};
+use super::failure::{self, Failure};
+use super::message::{self, Incoming, REQUEST_CANCELLED, RpcError};
+use super::model::{ModelSetter, Offer};
+use super::permission::{self, AnswerError, Held, Request, Ruling};
+use super::plans::Plans;
+use super::report::{
+    About, Effect, HeldPermission, LineKind, LineStream, OptionValue, Outgoing, Report, SessionMethod, StopReason,
+};
+use super::session::Capabilities;
+use super::{updates, usage};
+use crate::domain::policy::{ASK_TIMEOUT_DEFAULT, EffectivePolicy};
+
+/// What a person reads above the pieces of a line that was too long (RUL-55).
+const OVERLONG_MARK: &str = "[a line longer than 16 MiB follows in pieces]\n";
+
+/// What a connection is opened with. Fixed for its life.
+pub struct PeerConfig {
+    /// Absolute working directory, as the agent sees it.
+    pub cwd: String,
+    /// The MCP servers, as the array that goes over the wire ([`super::mcp_servers`]).
+    pub mcp_servers: Value,
+    /// Further absolute directories, sent only to agents that take them.
+    pub additional_directories: Vec<String>,
+    /// `_meta` of the session calls (execution limits).
+    pub session_meta: Option<Value>,
+    /// The stored session to continue; `None` opens a new one.
+    pub session: Option<String>,
+    /// False when the credential is none that `authenticate` could use (a subscription grant).
+    pub authenticate: bool,
+    /// Longest wait for a permission answer while the turn is open.
+    pub ask_ceiling: Duration,
+    /// Source of the random half of public request ids.
+    pub mint: Box<dyn FnMut() -> u64 + Send>,
+}
+
+impl PeerConfig {
+    /// A configuration with everything optional left out.
+    #[must_use]
+    pub fn new(cwd: impl Into<String>, mint: Box<dyn FnMut() -> u64 + Send>) -> Self {
+        Self {
+            cwd: cwd.into(),
+            mcp_servers: json!([]),
+            additional_directories: Vec::new(),
+            session_meta: None,
+            session: None,
+            authenticate: true,
+            ask_ceiling: ASK_TIMEOUT_DEFAULT,
+            mint,
+        }
+    }
+}
+
+/// An image of a prompt.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PromptImage {
+    /// `image/png` and so on.
+    pub media_type: String,
+    /// Base64, as it was given.
+    pub data: String,
+}
+
+/// A prompt and everything that holds for its turn.
+#[derive(Clone, Default)]
+pub struct PromptRequest {
+    /// The text.
+    pub text: String,
+    /// Images, in order.
+    pub images: Vec<PromptImage>,
+    /// The model as this runtime spells it; `None` leaves the agent's.
+    pub model: Option<String>,
+    /// Session options by id, never `model`.
+    pub options: BTreeMap<String, OptionValue>,
+    /// The policy of this turn.
+    pub policy: EffectivePolicy,
+}
+
+/// What is known about a turn that is taken back after a restart (runtimes 10.7).
+pub struct Attach {
+    /// JSON-RPC id of the running `session/prompt`.
+    pub prompt_id: u64,
+    /// The held permission requests, unanswered ones and those whose answer was not acknowledged.
+    pub held: Vec<HeldPermission>,
+    /// Position of the first byte that will be fed.
+    pub from: u64,
+    /// True when a process record vouches that `from` is the start of a line (RUL-42).
+    pub has_record: bool,
+    /// The policy of the turn.
+    pub policy: EffectivePolicy,
+}
+
+/// Why a prompt was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PromptRefused {
+    /// A prompt runs, or its setup.
+    #[error("not_idle")]
+    NotIdle,
+    /// The connection is over.
+    #[error("closed")]
+    Closed,
+    /// After an attach it is not known what the agent offers, and this prompt needs to know. Spawn afresh.
+    #[error("capabilities_unknown")]
+    CapabilitiesUnknown,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    New,
+    /// A call before the prompt is out.
+    Setup,
+    /// `session/load` was answered; what still comes is history until it is quiet.
+    Draining {
+        quiet: Instant,
+        until: Instant,
+    },
+    Prompting,
+    Idle,
+    Failed,
+    Closed,
+}
+
+/// The call that waits for its answer. There is never more than one.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Pending {
+    pub id: u64,
+    pub call: Call,
+    pub deadline: Option<Instant>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Call {
+    Initialize,
+    Authenticate,
+    Session(SessionMethod),
+    SetModel(ModelSetter),
+    SetOption(String, OptionValue),
+    Prompt,
+}
+
+/// The peer. See the module.
+pub struct Peer {
+    pub(super) config: PeerConfig,
+    pub(super) splitter: Splitter,
+    pub(super) state: State,
+    pub(super) pending: Option<Pending>,
+    pub(super) next_id: u64,
+    pub(super) session: Option<String>,
+    /// `None` until `initialize` was answered, and after an attach.
+    pub(super) capabilities: Option<Capabilities>,
+    pub(super) authenticated: bool,
+    pub(super) restarted_session: bool,
+    pub(super) started: Option<Instant>,
+    pub(super) offer: Offer,
+    pub(super) turn: PromptRequest,
+    pub(super) options_done: BTreeSet<String>,
+    pub(super) options_applied: Vec<(String, OptionValue)>,
+    held: Held,
+    plans: Plans,
+    prompt_written: bool,
+    armed: Option<Instant>,
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Prompts, options and buffered output stay out of logs.
+        f.debug_struct("Peer")
+            .field("state", &self.state)
+            .field("next_id", &self.next_id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Peer {
+    /// A peer for a fresh process. Nothing is written before the first [`Peer::prompt`].
+    #[must_use]
+    pub fn new(config: PeerConfig) -> Self {
+        Self {
+            session: config.session.clone(),
+            config,
+            splitter: Splitter::new(0),
+            state: State::New,
+            pending: None,
+            next_id: 1,
+            capabilities: None,
+            authenticated: false,
+            restarted_session: false,
+            started: None,
+            offer: Offer::default(),
+            turn: PromptRequest::default(),
+            options_done: BTreeSet::new(),
+            options_applied: Vec::new(),
+            held: Held::default(),
+            plans: Plans::default(),
+            prompt_written: false,
+            armed: None,
+        }
+    }
+
+    /// A peer that joins a process in the middle of a prompt: no handshake, the answer to `prompt_id` ends the turn.
+    #[must_use]
+    pub fn attach(config: PeerConfig, attach: Attach) -> Self {
+        let mut peer = Self::new(config);
+        peer.splitter = if attach.has_record {
+            Splitter::new(attach.from)
+        } else {
+            Splitter::joining(attach.from)
+        };
+        peer.state = State::Prompting;
+        peer.pending = Some(Pending {
+            id: attach.prompt_id,
+            call: Call::Prompt,
+            deadline: None,
+        });
+        peer.next_id = attach.prompt_id.saturating_add(1);
+        peer.turn.policy = attach.policy;
+        peer.held = Held::new(attach.held);
+        peer.prompt_written = true;
+        peer
+    }
+
+    /// Starts a turn: the handshake first on a fresh process, the model again on an idle one.
+    ///
+    /// # Errors
+    /// [`PromptRefused`]; nothing was changed then.
+    pub fn prompt(&mut self, request: PromptRequest, now: Instant) -> Result<Vec<Effect>, PromptRefused> {
+        match self.state {
+            State::New => {}
+            State::Idle if self.capabilities.is_none() => {
+                if !request.images.is_empty() || request.model.is_some() || !request.options.is_empty() {
+                    return Err(PromptRefused::CapabilitiesUnknown);
+                }
+            }
+            State::Idle => {}
+            State::Failed | State::Closed => return Err(PromptRefused::Closed),
+            State::Setup | State::Draining { .. } | State::Prompting => return Err(PromptRefused::NotIdle),
+        }
+        self.turn = request;
+        self.options_done.clear();
+        self.options_applied.clear();
+        self.prompt_written = false;
+        let mut out = Vec::new();
+        if self.state == State::New {
+            self.initialize(now, &mut out);
+        } else if self.takes_the_images(None, &mut out) {
+            self.select_model(None, now, &mut out);
+        }
+        Ok(self.finish(out))
+    }
+
+    /// Takes the next bytes of the process's stdout.
+    pub fn feed(&mut self, bytes: &[u8], now: Instant) -> Vec<Effect> {
+        let mut out = Vec::new();
+        for cut in self.splitter.push(bytes) {
+            self.cut(cut, now, &mut out);
+        }
+        self.finish(out)
+    }
+
+    /// The process's stdout has ended; a last line without a newline counts.
+    pub fn end_of_output(&mut self, now: Instant) -> Vec<Effect> {
+        let mut out = Vec::new();
+        for cut in self.splitter.finish() {
+            self.cut(cut, now, &mut out);
+        }
+        self.finish(out)
+    }
+
+    /// The time that [`Effect::Arm`] asked for has come. Harmless at any other time.
+    pub fn tick(&mut self, now: Instant) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if let State::Draining { quiet, until } = self.state {
+            if now >= quiet.min(until) {
+                self.select_model(None, now, &mut out);
+            }
+        } else if let Some(pending) = &self.pending
+            && pending.deadline.is_some_and(|deadline| now >= deadline)
+        {
+            let request = pending.call.rpc();
+            self.fail(Failure::Timeout { request }, None, &mut out);
+        }
+        self.finish(out)
+    }
+
+    /// Asks the agent to stop. It answers with stop reason `cancelled`, in its own time; held requests are answered
+    /// `cancelled`, as the protocol demands. Outside a prompt there is nothing to ask.
+    pub fn cancel(&mut self) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if self.state == State::Prompting {
+            let params = match &self.session {
+                Some(session) => json!({"sessionId": session}),
+                None => json!({}),
+            };
+            write(
+                message::notification("session/cancel", &params),
+                About::Cancel,
+                &mut out,
+            );
+            self.release_held(&mut out);
+        }
+        self.finish(out)
+    }
+
+    /// Answers a held request with one of its options.
+    ///
+    /// # Errors
+    /// [`AnswerError`]; the request is still held after `UnknownOption`.
+    pub fn answer(&mut self, request_id: &str, option: &str) -> Result<Vec<Effect>, AnswerError> {
+        let held = self.held(request_id)?;
+        if !permission::is_offered(&held.options, option) {
+            return Err(AnswerError::UnknownOption);
+        }
+        Ok(self.resolve(request_id, Some(option)))
+    }
+
+    /// Denies a held request: [`permission::denial_option`], else `cancelled`.
+    ///
+    /// # Errors
+    /// `NotPending` or `Closed`.
+    pub fn deny(&mut self, request_id: &str) -> Result<Vec<Effect>, AnswerError> {
+        let option = permission::denial_option(&self.held(request_id)?.options);
+        Ok(self.resolve(request_id, option.as_deref()))
+    }
+
+    /// The transport did not take a line: the connection is over.
+    pub fn write_failed(&mut self) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if self.can_write() {
+            self.fail(Failure::WriteFailed, None, &mut out);
+        }
+        self.finish(out)
+    }
+
+    /// Ends the connection. What still arrives is read, nothing more is written.
+    pub fn close(&mut self) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if self.state != State::Closed {
+            self.state = State::Closed;
+            self.pending = None;
+            out.push(Effect::CloseInput);
+        }
+        self.finish(out)
+    }
+
+    /// True when the next prompt could be given to this connection.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.state == State::Idle
+    }
+
+    /// True once `session/prompt` of the current turn is written: only then an exit code 0 completes it (RUL-39).
+    #[must_use]
+    pub fn prompt_was_written(&self) -> bool {
+        self.prompt_written
+    }
+
+    /// The session of this connection, once known.
+    #[must_use]
+    pub fn session(&self) -> Option<&str> {
+        self.session.as_deref()
+    }
+
+    /// Ids of the requests that wait for an answer.
+    #[must_use]
+    pub fn held_requests(&self) -> Vec<String> {
+        self.held.ids()
+    }
+
+    /// Raw stdout bytes that have left in complete lines.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.splitter.position()
+    }
+
+    fn held(&self, request_id: &str) -> Result<&HeldPermission, AnswerError> {
+        if !self.can_write() {
+            return Err(AnswerError::Closed);
+        }
+        self.held.get(request_id).ok_or(AnswerError::NotPending)
+    }
+
+    fn resolve(&mut self, request_id: &str, option: Option<&str>) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if let Some(held) = self.held.get(request_id) {
+            let about = About::Permission {
+                request_id: request_id.to_owned(),
+            };
+            write(
+                message::result(&held.raw_id, &permission::outcome(option)),
+                about,
+                &mut out,
+            );
+        }
+        self.held.remove(request_id);
+        self.finish(out)
+    }
+
+    /// Tells the agent `cancelled` for everything that is held.
+    fn release_held(&mut self, out: &mut Vec<Effect>) -> Vec<String> {
+        let mut ids = Vec::new();
+        for held in self.held.take() {
+            write(
+                message::result(&held.raw_id, &permission::outcome(None)),
+                About::Automatic,
+                out,
+            );
+            ids.push(held.request_id);
+        }
+        ids
+    }
+
+    fn cut(&mut self, cut: Cut, now: Instant, out: &mut Vec<Effect>) {
+        let mark = out.len();
+        let range = match cut {
+            Cut::Line { text, range } => {
+                self.line(text, range, now, out);
+                range
+            }
+            Cut::Piece { text, range, place } => {
+                let text = match place {
+                    Place::First => format!("{OVERLONG_MARK}{text}"),
+                    Place::Middle => text,
+                    Place::Last => text + "\n",
+                };
+                noise(text, range, out);
+                range
+            }
+        };
+        // The rule of RUL-41 holds for every line, whatever its handler did.
+        if !out
+            .iter()
+            .skip(mark)
+            .any(|effect| matches!(effect, Effect::Report(report) if report.range() == Some(range)))
+        {
+            out.push(Effect::Report(Report::Passed { to: range.to }));
+        }
+    }
+
+    fn line(&mut self, text: String, range: ByteRange, now: Instant, out: &mut Vec<Effect>) {
+        if let State::Draining { quiet, .. } = &mut self.state {
+            *quiet = now + super::session::REPLAY_QUIET;
+        }
+        match message::read(&text) {
+            Incoming::Blank => {}
+            Incoming::Noise => noise(text + "\n", range, out),
+            Incoming::Request {
+                id,
+                method,
+                params,
+                whole,
+            } if method == "session/request_permission" => {
+                self.permission(
+                    Request {
+                        id: &id,
+                        params: &params,
+                        whole,
+                        range,
+                    },
+                    out,
+                );
+            }
+            Incoming::Request { id, method, .. } => {
+                if self.can_write() {
+                    write(message::method_not_found(&id, &method), About::Automatic, out);
+                }
+            }
+            Incoming::Notification { method, params, whole } if method == "session/update" => {
+                if self.is_ours(&params) && !self.discards_replay() {
+                    self.update(text, &params, whole, range, out);
+                }
+            }
+            Incoming::Notification { .. } => {}
+            Incoming::Response { id, answer } => {
+                if let Some(pending) = self.pending.take_if(|pending| id.as_u64() == Some(pending.id)) {
+                    self.answered(pending.call, answer, range, now, out);
+                }
+            }
+        }
+    }
+
+    /// P54: on a shared machine, or with a confused agent, a message may belong to another conversation.
+    fn is_ours(&self, params: &Value) -> bool {
+        match (params.get("sessionId").and_then(Value::as_str), &self.session) {
+            (Some(named), Some(ours)) => named == ours,
+            _ => true,
+        }
+    }
+
+    fn discards_replay(&self) -> bool {
+        let loading = |pending: &Pending| pending.call == Call::Session(SessionMethod::Load);
+        matches!(self.state, State::Draining { .. }) || self.pending.as_ref().is_some_and(loading)
+    }
+
+    fn update(&mut self, text: String, params: &Value, whole: Value, range: ByteRange, out: &mut Vec<Effect>) {
+        let reading = updates::read(params, range);
+        for note in reading.notes {
+            if let Report::ConfigOptions { options } = &note {
+                self.offer.options = Some(options.clone());
+            }
+            out.push(Effect::Report(note));
+        }
+        if let Some(kind) = reading.line {
+            let text = self
+                .plans
+                .annotate(whole)
+                .map_or_else(|| text + "\n", |annotated| format!("{annotated}\n"));
+            out.push(Effect::Report(Report::Line {
+                stream: LineStream::Acp,
+                text,
+                kind,
+                range,
+            }));
+        }
+    }
+
+    fn permission(&mut self, request: Request<'_>, out: &mut Vec<Effect>) {
+        if !self.can_write() || self.held.has_raw(request.id) {
+            return;
+        }
+        if !self.is_ours(request.params) {
+            return write(
+                message::result(request.id, &permission::outcome(None)),
+                About::Automatic,
+                out,
+            );
+        }
+        let (id, range) = (request.id, request.range);
+        match permission::rule(
+            request,
+            &self.turn.policy,
+            self.config.ask_ceiling,
+            &mut self.config.mint,
+        ) {
+            Ruling::Answer { result, denied, tool } => {
+                write(message::result(id, &result), About::Automatic, out);
+                if denied {
+                    out.push(Effect::Report(Report::PermissionDenied { tool, range }));
+                }
+            }
+            Ruling::Ask(ask) => {
+                self.held.push(HeldPermission::from(&*ask));
+                out.push(Effect::Report(Report::PermissionAsk(ask)));
+            }
+        }
+    }
+
+    /// The answer to `session/prompt`.
+    pub(super) fn prompt_answered(&mut self, answer: Result<Value, RpcError>, range: ByteRange, out: &mut Vec<Effect>) {
+        let (stop_reason, usage) = match answer {
+            Ok(result) => (StopReason::of_result(&result), usage::of_result(&result)),
+            Err(error) if error.code() == Some(REQUEST_CANCELLED) => (StopReason::Cancelled, None),
+            Err(error) => return self.fail(failure::of_prompt(&error), Some(range), out),
+        };
+        let unanswered = if stop_reason == StopReason::Waiting {
+            self.held.ids()
+        } else {
+            self.release_held(out)
+        };
+        self.state = State::Idle;
+        out.push(Effect::Report(Report::Done {
+            stop_reason,
+            usage,
+            unanswered,
+            range,
+        }));
+    }
+
+    /// Sends the prompt: the last step of the setup.
+    pub(super) fn send_prompt(&mut self, out: &mut Vec<Effect>) {
+        let mut blocks = vec![json!({"type": "text", "text": self.turn.text})];
+        for image in &self.turn.images {
+            blocks.push(json!({"type": "image", "mimeType": image.media_type, "data": image.data}));
+        }
+        let mut params = json!({"prompt": blocks});
+        if let Some(session) = &self.session {
+            params = json!({"sessionId": session, "prompt": params["prompt"].take()});
+        }
+        let rpc_id = self.take_id();
+        write(
+            message::request(rpc_id, "session/prompt", &params),
+            About::Prompt { rpc_id },
+            out,
+        );
+        out.push(Effect::Report(Report::PromptSent { rpc_id }));
+        self.pending = Some(Pending {
+            id: rpc_id,
+            call: Call::Prompt,
+            deadline: None,
+        });
+        self.state = State::Prompting;
+        self.prompt_written = true;
+        self.turn.text.clear(); // not needed again; a prompt can be large
+        self.turn.images.clear();
+    }
+
+    pub(super) fn take_id(&mut self) -> u64 {
+        let id = self.next_id;
+        self.next_id = self.next_id.saturating_add(1);
+        id
+    }
+
+    pub(super) fn fail(&mut self, reason: Failure, range: Option<ByteRange>, out: &mut Vec<Effect>) {
+        self.state = State::Failed;
+        self.pending = None;
+        out.push(Effect::Report(Report::Failed { reason, range }));
+    }
+
+    fn can_write(&self) -> bool {
+        !matches!(self.state, State::Failed | State::Closed)
+    }
+
+    fn finish(&mut self, mut out: Vec<Effect>) -> Vec<Effect> {
+        let deadline = match self.state {
+            State::Draining { quiet, until } => Some(quiet.min(until)),
+            _ => self.pending.as_ref().and_then(|pending| pending.deadline),
+        };
+        if deadline != self.armed {
+            self.armed = deadline;
+            out.push(Effect::Arm(deadline));
+        }
+        out
+    }
+}
+
+impl Call {
+    pub(super) fn rpc(&self) -> &'static str {
+        match self {
+            Self::Initialize => "initialize",
+            Self::Authenticate => "authenticate",
+            Self::Session(method) => method.rpc(),
+            Self::SetModel(setter) => setter.rpc(),
+            Self::SetOption(..) => "session/set_config_option",
+            Self::Prompt => "session/prompt",
+        }
+    }
+}
+
+pub(super) fn write(line: String, about: About, out: &mut Vec<Effect>) {
+    out.push(Effect::Write(Outgoing { line, about }));
+}
+
+fn noise(text: String, range: ByteRange, out: &mut Vec<Effect>) {
+    out.push(Effect::Report(Report::Line {
+        stream: LineStream::Stdout,
+        text,
+        kind: LineKind::Noise,
+        range,
+    }));
+}

@@ -1,0 +1,1 @@
+//! The peer against scripted and recorded agents.
