@@ -5,20 +5,13 @@
 //! [`LINE_MAX`] stops being a line: it leaves in pieces as soon as it is known to be too long, so that memory stays
 //! bounded, and none of the pieces is read as protocol. Where the stream is cut into chunks never changes the result.
 
+use crate::domain::event::ByteRange;
+
 /// Longest stdout line that may be protocol (RUL-55).
 pub const LINE_MAX: usize = 16 * 1024 * 1024;
 
 /// Size of the pieces of a line that is too long: a quarter of what one commit takes (RUL-26).
 pub const PIECE: usize = 1024 * 1024;
-
-/// Raw bytes of one stream, from the process's first byte: `from` is included, `to` is not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ByteRange {
-    /// First byte.
-    pub from: u64,
-    /// One past the last byte.
-    pub to: u64,
-}
 
 /// What the splitter found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +42,7 @@ pub enum Place {
 pub struct Splitter {
     tail: Vec<u8>,
     /// Position of the first byte of `tail`.
-    start: u64,
+    start: i64,
     overlong: bool,
     join: Join,
 }
@@ -68,7 +61,7 @@ enum Join {
 impl Splitter {
     /// A splitter whose first byte is byte `start` of the stream.
     #[must_use]
-    pub fn new(start: u64) -> Self {
+    pub fn new(start: i64) -> Self {
         Self {
             tail: Vec::new(),
             start,
@@ -80,7 +73,7 @@ impl Splitter {
     /// The same, for a stream that may begin in the middle of a line: a first chunk that does not open with `{` loses
     /// everything up to its first newline. Only for sessions without a process record.
     #[must_use]
-    pub fn joining(start: u64) -> Self {
+    pub fn joining(start: i64) -> Self {
         Self {
             join: Join::Undecided,
             ..Self::new(start)
@@ -89,7 +82,7 @@ impl Splitter {
 
     /// Position one past the last byte that was handed out.
     #[must_use]
-    pub fn position(&self) -> u64 {
+    pub fn position(&self) -> i64 {
         self.start
     }
 
@@ -147,7 +140,7 @@ impl Splitter {
 
     fn advance(&mut self, bytes: usize) -> ByteRange {
         let from = self.start;
-        self.start += bytes as u64;
+        self.start = self.start.saturating_add(i64::try_from(bytes).unwrap_or(i64::MAX));
         ByteRange { from, to: self.start }
     }
 
@@ -212,7 +205,7 @@ mod tests {
 
     use super::*;
 
-    fn lines(cuts: Vec<Cut>) -> Vec<(String, u64, u64)> {
+    fn lines(cuts: Vec<Cut>) -> Vec<(String, i64, i64)> {
         cuts.into_iter()
             .map(|cut| match cut {
                 Cut::Line { text, range } | Cut::Piece { text, range, .. } => (text, range.from, range.to),

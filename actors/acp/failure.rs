@@ -9,7 +9,7 @@ pub enum Failure {
     #[error("the agent's input could not be written")]
     WriteFailed,
     /// A handshake call was not answered in time.
-    #[error("the agent did not answer {request} within 120 s")]
+    #[error("the agent did not answer {request} in time")]
     Timeout { request: &'static str },
     /// The agent speaks another protocol version.
     #[error("the agent speaks protocol version {offered}, this server speaks 1")]

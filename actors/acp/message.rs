@@ -108,7 +108,7 @@ fn classify(message: Map<String, Value>) -> Incoming {
 
 /// A call, as the line to write.
 #[must_use]
-pub fn request(id: u64, method: &str, params: &Value) -> String {
+pub fn request(id: i64, method: &str, params: &Value) -> String {
     line(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
 }
 

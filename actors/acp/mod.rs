@@ -6,6 +6,7 @@
 
 pub mod codec;
 pub mod failure;
+mod incoming;
 mod mcp;
 pub mod message;
 mod model;
@@ -19,14 +20,13 @@ mod tests;
 pub mod updates;
 pub mod usage;
 
-pub use codec::{ByteRange, LINE_MAX};
+pub use codec::LINE_MAX;
 pub use failure::Failure;
 pub use mcp::{McpError, mcp_servers};
-pub use peer::{Attach, Peer, PeerConfig, PromptImage, PromptRefused, PromptRequest};
+pub use peer::{Attach, Peer, PeerConfig, PromptRefused, PromptRequest};
 pub use permission::{AnswerError, denial_option, is_offered};
 pub use report::{
     About, Effect, HeldPermission, LineKind, LineStream, ModelSource, OptionValue, Outgoing, PermissionAsk, Report,
     SessionMethod, StopReason,
 };
 pub use session::{CALL_LIMIT, REPLAY_LIMIT, REPLAY_QUIET};
-pub use usage::Usage;

@@ -96,11 +96,11 @@ impl Offer {
                 done.insert(id.to_owned());
                 continue;
             }
-            let mut params = json!({"sessionId": session, "configId": id});
-            if sent.is_boolean() {
-                params["type"] = "boolean".into();
-            }
-            params["value"] = sent;
+            let params = if sent.is_boolean() {
+                json!({"sessionId": session, "configId": id, "type": "boolean", "value": sent})
+            } else {
+                json!({"sessionId": session, "configId": id, "value": sent})
+            };
             return Some((id.to_owned(), params));
         }
         None

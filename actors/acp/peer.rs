@@ -12,24 +12,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::codec::{ByteRange, Cut, Place, Splitter};
-use super::failure::{self, Failure};
-use super::message::{self, Incoming, REQUEST_CANCELLED, RpcError};
+use super::codec::Splitter;
+use super::failure::Failure;
+use super::message;
 use super::model::{ModelSetter, Offer};
-use super::permission::{self, AnswerError, Held, Request, Ruling};
+use super::permission::{self, AnswerError, Held};
 use super::plans::Plans;
-use super::report::{
-    About, Effect, HeldPermission, LineKind, LineStream, OptionValue, Outgoing, Report, SessionMethod, StopReason,
-};
+use super::report::{About, Effect, HeldPermission, OptionValue, Outgoing, Report, SessionMethod};
 use super::session::Capabilities;
-use super::{updates, usage};
+use crate::domain::event::ByteRange;
 use crate::domain::policy::{ASK_TIMEOUT_DEFAULT, EffectivePolicy};
-
-/// What a person reads above the pieces of a line that was too long (RUL-55).
-const OVERLONG_MARK: &str = "[a line longer than 16 MiB follows in pieces]\n";
+use crate::domain::turn::PromptImage;
 
 /// What a connection is opened with. Fixed for its life.
 pub struct PeerConfig {
@@ -47,14 +45,16 @@ pub struct PeerConfig {
     pub authenticate: bool,
     /// Longest wait for a permission answer while the turn is open.
     pub ask_ceiling: Duration,
-    /// Source of the random half of public request ids.
-    pub mint: Box<dyn FnMut() -> u64 + Send>,
+    /// Longest wait for the answer to any call before the prompt.
+    pub call_limit: Duration,
+    /// Source of the random half of public request ids: 16 hex digits a call.
+    pub mint: Box<dyn FnMut() -> String + Send>,
 }
 
 impl PeerConfig {
     /// A configuration with everything optional left out.
     #[must_use]
-    pub fn new(cwd: impl Into<String>, mint: Box<dyn FnMut() -> u64 + Send>) -> Self {
+    pub fn new(cwd: impl Into<String>, mint: Box<dyn FnMut() -> String + Send>) -> Self {
         Self {
             cwd: cwd.into(),
             mcp_servers: json!([]),
@@ -63,18 +63,10 @@ impl PeerConfig {
             session: None,
             authenticate: true,
             ask_ceiling: ASK_TIMEOUT_DEFAULT,
+            call_limit: super::session::CALL_LIMIT,
             mint,
         }
     }
-}
-
-/// An image of a prompt.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PromptImage {
-    /// `image/png` and so on.
-    pub media_type: String,
-    /// Base64, as it was given.
-    pub data: String,
 }
 
 /// A prompt and everything that holds for its turn.
@@ -95,11 +87,11 @@ pub struct PromptRequest {
 /// What is known about a turn that is taken back after a restart (runtimes 10.7).
 pub struct Attach {
     /// JSON-RPC id of the running `session/prompt`.
-    pub prompt_id: u64,
+    pub prompt_id: i64,
     /// The held permission requests, unanswered ones and those whose answer was not acknowledged.
     pub held: Vec<HeldPermission>,
     /// Position of the first byte that will be fed.
-    pub from: u64,
+    pub from: i64,
     /// True when a process record vouches that `from` is the start of a line (RUL-42).
     pub has_record: bool,
     /// The policy of the turn.
@@ -139,7 +131,7 @@ pub(super) enum State {
 /// The call that waits for its answer. There is never more than one.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Pending {
-    pub id: u64,
+    pub id: i64,
     pub call: Call,
     pub deadline: Option<Instant>,
 }
@@ -160,7 +152,7 @@ pub struct Peer {
     pub(super) splitter: Splitter,
     pub(super) state: State,
     pub(super) pending: Option<Pending>,
-    pub(super) next_id: u64,
+    pub(super) next_id: i64,
     pub(super) session: Option<String>,
     /// `None` until `initialize` was answered, and after an attach.
     pub(super) capabilities: Option<Capabilities>,
@@ -171,8 +163,8 @@ pub struct Peer {
     pub(super) turn: PromptRequest,
     pub(super) options_done: BTreeSet<String>,
     pub(super) options_applied: Vec<(String, OptionValue)>,
-    held: Held,
-    plans: Plans,
+    pub(super) held: Held,
+    pub(super) plans: Plans,
     prompt_written: bool,
     armed: Option<Instant>,
 }
@@ -384,7 +376,7 @@ impl Peer {
 
     /// Raw stdout bytes that have left in complete lines.
     #[must_use]
-    pub fn position(&self) -> u64 {
+    pub fn position(&self) -> i64 {
         self.splitter.position()
     }
 
@@ -412,7 +404,7 @@ impl Peer {
     }
 
     /// Tells the agent `cancelled` for everything that is held.
-    fn release_held(&mut self, out: &mut Vec<Effect>) -> Vec<String> {
+    pub(super) fn release_held(&mut self, out: &mut Vec<Effect>) -> Vec<String> {
         let mut ids = Vec::new();
         for held in self.held.take() {
             write(
@@ -425,172 +417,16 @@ impl Peer {
         ids
     }
 
-    fn cut(&mut self, cut: Cut, now: Instant, out: &mut Vec<Effect>) {
-        let mark = out.len();
-        let range = match cut {
-            Cut::Line { text, range } => {
-                self.line(text, range, now, out);
-                range
-            }
-            Cut::Piece { text, range, place } => {
-                let text = match place {
-                    Place::First => format!("{OVERLONG_MARK}{text}"),
-                    Place::Middle => text,
-                    Place::Last => text + "\n",
-                };
-                noise(text, range, out);
-                range
-            }
-        };
-        // The rule of RUL-41 holds for every line, whatever its handler did.
-        if !out
-            .iter()
-            .skip(mark)
-            .any(|effect| matches!(effect, Effect::Report(report) if report.range() == Some(range)))
-        {
-            out.push(Effect::Report(Report::Passed { to: range.to }));
-        }
-    }
-
-    fn line(&mut self, text: String, range: ByteRange, now: Instant, out: &mut Vec<Effect>) {
-        if let State::Draining { quiet, .. } = &mut self.state {
-            *quiet = now + super::session::REPLAY_QUIET;
-        }
-        match message::read(&text) {
-            Incoming::Blank => {}
-            Incoming::Noise => noise(text + "\n", range, out),
-            Incoming::Request {
-                id,
-                method,
-                params,
-                whole,
-            } if method == "session/request_permission" => {
-                self.permission(
-                    Request {
-                        id: &id,
-                        params: &params,
-                        whole,
-                        range,
-                    },
-                    out,
-                );
-            }
-            Incoming::Request { id, method, .. } => {
-                if self.can_write() {
-                    write(message::method_not_found(&id, &method), About::Automatic, out);
-                }
-            }
-            Incoming::Notification { method, params, whole } if method == "session/update" => {
-                if self.is_ours(&params) && !self.discards_replay() {
-                    self.update(text, &params, whole, range, out);
-                }
-            }
-            Incoming::Notification { .. } => {}
-            Incoming::Response { id, answer } => {
-                if let Some(pending) = self.pending.take_if(|pending| id.as_u64() == Some(pending.id)) {
-                    self.answered(pending.call, answer, range, now, out);
-                }
-            }
-        }
-    }
-
-    /// P54: on a shared machine, or with a confused agent, a message may belong to another conversation.
-    fn is_ours(&self, params: &Value) -> bool {
-        match (params.get("sessionId").and_then(Value::as_str), &self.session) {
-            (Some(named), Some(ours)) => named == ours,
-            _ => true,
-        }
-    }
-
-    fn discards_replay(&self) -> bool {
-        let loading = |pending: &Pending| pending.call == Call::Session(SessionMethod::Load);
-        matches!(self.state, State::Draining { .. }) || self.pending.as_ref().is_some_and(loading)
-    }
-
-    fn update(&mut self, text: String, params: &Value, whole: Value, range: ByteRange, out: &mut Vec<Effect>) {
-        let reading = updates::read(params, range);
-        for note in reading.notes {
-            if let Report::ConfigOptions { options } = &note {
-                self.offer.options = Some(options.clone());
-            }
-            out.push(Effect::Report(note));
-        }
-        if let Some(kind) = reading.line {
-            let text = self
-                .plans
-                .annotate(whole)
-                .map_or_else(|| text + "\n", |annotated| format!("{annotated}\n"));
-            out.push(Effect::Report(Report::Line {
-                stream: LineStream::Acp,
-                text,
-                kind,
-                range,
-            }));
-        }
-    }
-
-    fn permission(&mut self, request: Request<'_>, out: &mut Vec<Effect>) {
-        if !self.can_write() || self.held.has_raw(request.id) {
-            return;
-        }
-        if !self.is_ours(request.params) {
-            return write(
-                message::result(request.id, &permission::outcome(None)),
-                About::Automatic,
-                out,
-            );
-        }
-        let (id, range) = (request.id, request.range);
-        match permission::rule(
-            request,
-            &self.turn.policy,
-            self.config.ask_ceiling,
-            &mut self.config.mint,
-        ) {
-            Ruling::Answer { result, denied, tool } => {
-                write(message::result(id, &result), About::Automatic, out);
-                if denied {
-                    out.push(Effect::Report(Report::PermissionDenied { tool, range }));
-                }
-            }
-            Ruling::Ask(ask) => {
-                self.held.push(HeldPermission::from(&*ask));
-                out.push(Effect::Report(Report::PermissionAsk(ask)));
-            }
-        }
-    }
-
-    /// The answer to `session/prompt`.
-    pub(super) fn prompt_answered(&mut self, answer: Result<Value, RpcError>, range: ByteRange, out: &mut Vec<Effect>) {
-        let (stop_reason, usage) = match answer {
-            Ok(result) => (StopReason::of_result(&result), usage::of_result(&result)),
-            Err(error) if error.code() == Some(REQUEST_CANCELLED) => (StopReason::Cancelled, None),
-            Err(error) => return self.fail(failure::of_prompt(&error), Some(range), out),
-        };
-        let unanswered = if stop_reason == StopReason::Waiting {
-            self.held.ids()
-        } else {
-            self.release_held(out)
-        };
-        self.state = State::Idle;
-        out.push(Effect::Report(Report::Done {
-            stop_reason,
-            usage,
-            unanswered,
-            range,
-        }));
-    }
-
     /// Sends the prompt: the last step of the setup.
     pub(super) fn send_prompt(&mut self, out: &mut Vec<Effect>) {
         let mut blocks = vec![json!({"type": "text", "text": self.turn.text})];
         for image in &self.turn.images {
-            blocks.push(json!({"type": "image", "mimeType": image.media_type, "data": image.data}));
+            blocks.push(json!({"type": "image", "mimeType": image.media_type, "data": BASE64.encode(&image.bytes)}));
         }
-        let mut params = json!({"prompt": blocks});
-        if let Some(session) = &self.session {
-            params = json!({"sessionId": session, "prompt": params["prompt"].take()});
-        }
+        let params = match &self.session {
+            Some(session) => json!({"sessionId": session, "prompt": blocks}),
+            None => json!({"prompt": blocks}),
+        };
         let rpc_id = self.take_id();
         write(
             message::request(rpc_id, "session/prompt", &params),
@@ -609,7 +445,7 @@ impl Peer {
         self.turn.images.clear();
     }
 
-    pub(super) fn take_id(&mut self) -> u64 {
+    pub(super) fn take_id(&mut self) -> i64 {
         let id = self.next_id;
         self.next_id = self.next_id.saturating_add(1);
         id
@@ -621,7 +457,7 @@ impl Peer {
         out.push(Effect::Report(Report::Failed { reason, range }));
     }
 
-    fn can_write(&self) -> bool {
+    pub(super) fn can_write(&self) -> bool {
         !matches!(self.state, State::Failed | State::Closed)
     }
 
@@ -653,13 +489,4 @@ impl Call {
 
 pub(super) fn write(line: String, about: About, out: &mut Vec<Effect>) {
     out.push(Effect::Write(Outgoing { line, about }));
-}
-
-fn noise(text: String, range: ByteRange, out: &mut Vec<Effect>) {
-    out.push(Effect::Report(Report::Line {
-        stream: LineStream::Stdout,
-        text,
-        kind: LineKind::Noise,
-        range,
-    }));
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::codec::ByteRange;
 use super::report::{HeldPermission, PermissionAsk};
+use crate::domain::event::ByteRange;
 use crate::domain::policy::{ASK_TIMEOUT_DEFAULT, EffectivePolicy, Verdict, seconds};
 
 /// Why an answer was not sent.
@@ -94,7 +94,7 @@ pub(super) fn rule(
     request: Request<'_>,
     policy: &EffectivePolicy,
     ceiling: Duration,
-    mint: &mut dyn FnMut() -> u64,
+    mint: &mut dyn FnMut() -> String,
 ) -> Ruling {
     let call = request.params.get("toolCall").unwrap_or(&Value::Null);
     let text = |key| {
@@ -126,7 +126,7 @@ pub(super) fn rule(
         Verdict::Ask => {
             let own = request.params.pointer("/_meta/fountain/timeout").and_then(seconds);
             let detached = own.into_iter().chain(policy.ask_timeout()).min();
-            let request_id = public_id(request.id, mint());
+            let request_id = public_id(request.id, &mint());
             let mut whole = request.whole;
             if let Some(id) = whole.get_mut("id") {
                 *id = request_id.as_str().into();
@@ -145,10 +145,10 @@ pub(super) fn rule(
     }
 }
 
-fn public_id(raw: &Value, random: u64) -> String {
+fn public_id(raw: &Value, random: &str) -> String {
     match raw {
-        Value::String(text) => format!("{text}.{random:016x}"),
-        other => format!("{other}.{random:016x}"),
+        Value::String(text) => format!("{text}.{random}"),
+        other => format!("{other}.{random}"),
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn rul_10_the_public_id_is_the_agents_id_a_dot_and_16_hex_digits() {
-        assert_eq!(public_id(&json!(0), 255), "0.00000000000000ff");
-        assert_eq!(public_id(&json!("a"), u64::MAX), "a.ffffffffffffffff");
+        assert_eq!(public_id(&json!(0), "00000000000000ff"), "0.00000000000000ff");
+        assert_eq!(public_id(&json!("a"), "ffffffffffffffff"), "a.ffffffffffffffff");
     }
 }

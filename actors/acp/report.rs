@@ -11,9 +11,11 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::codec::ByteRange;
 use super::failure::Failure;
-use super::usage::Usage;
+use crate::domain::Moment;
+use crate::domain::event::ByteRange;
+use crate::domain::turn::{PendingPermission, Usage};
+use crate::ports::clock::after;
 
 /// One thing for the owner to do, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +47,7 @@ pub enum About {
     /// `session/prompt`. [`Report::PromptSent`] follows at once.
     Prompt {
         /// Its JSON-RPC id.
-        rpc_id: u64,
+        rpc_id: i64,
     },
     /// `session/cancel`.
     Cancel,
@@ -216,6 +218,32 @@ pub struct HeldPermission {
     pub options: Vec<Value>,
 }
 
+impl PermissionAsk {
+    /// The request as it is stored on its turn.
+    #[must_use]
+    pub fn pending(&self, asked_at: Moment) -> PendingPermission {
+        PendingPermission {
+            request_id: self.request_id.clone(),
+            rpc_id: self.raw_id.clone(),
+            tool: self.tool.clone(),
+            options: self.options.clone(),
+            asked_at,
+            deadline: after(asked_at, self.timeout),
+            answer: None,
+        }
+    }
+}
+
+impl From<&PendingPermission> for HeldPermission {
+    fn from(stored: &PendingPermission) -> Self {
+        Self {
+            request_id: stored.request_id.clone(),
+            raw_id: stored.rpc_id.clone(),
+            options: stored.options.clone(),
+        }
+    }
+}
+
 impl From<&PermissionAsk> for HeldPermission {
     fn from(ask: &PermissionAsk) -> Self {
         Self {
@@ -237,7 +265,7 @@ pub enum Report {
         range: ByteRange,
     },
     /// Nothing to remember up to here.
-    Passed { to: u64 },
+    Passed { to: i64 },
     /// Store the session id at once.
     Session {
         id: String,
@@ -266,7 +294,7 @@ pub enum Report {
     /// The options that the agent offers now, as it describes them.
     ConfigOptions { options: Vec<Value> },
     /// Store the id: without it a restart cannot take the turn back (RUL-34). No line belongs to it.
-    PromptSent { rpc_id: u64 },
+    PromptSent { rpc_id: i64 },
     /// Ask a person.
     PermissionAsk(Box<PermissionAsk>),
     /// The policy denied a request; audit it, tool only.

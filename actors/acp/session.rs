@@ -4,12 +4,12 @@ use serde_json::{Map, Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
 
-use super::codec::ByteRange;
 use super::failure::{self, Failure};
 use super::message::{self, RpcError};
 use super::model::{ModelSetter, is_same_model, reported_model};
 use super::peer::{Call, Peer, Pending, State, write};
 use super::report::{About, Effect, ModelSource, OptionValue, Report, SessionMethod};
+use crate::domain::event::ByteRange;
 
 /// Every call before the prompt is answered within this time (RUL-39); the slowest agent seen needs 11 s.
 pub const CALL_LIMIT: Duration = Duration::from_secs(120);
@@ -80,7 +80,7 @@ impl Peer {
         self.pending = Some(Pending {
             id,
             call,
-            deadline: Some(now + CALL_LIMIT),
+            deadline: Some(now + self.config.call_limit),
         });
         self.state = State::Setup;
     }
@@ -114,7 +114,7 @@ impl Peer {
     fn initialized(&mut self, result: &Value, range: ByteRange, now: Instant, out: &mut Vec<Effect>) {
         match result.get("protocolVersion") {
             None | Some(Value::Null) => {}
-            Some(version) if version.as_u64() == Some(1) => {}
+            Some(version) if version.as_i64() == Some(1) => {}
             Some(other) => {
                 return self.fail(
                     Failure::ProtocolVersion {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::codec::ByteRange;
 use super::report::{LineKind, Report};
+use crate::domain::event::ByteRange;
 
 /// Longest title of a conversation, in characters (http-api 4.4).
 const TITLE_CHARS: usize = 120;

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::{ErrorCode, Refusal};
+
 /// Longest `ask_timeout`: one year (http-api 4.12).
 pub const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(31_536_000);
 
@@ -67,12 +69,18 @@ pub enum PolicyError {
 impl PolicyError {
     /// The error code on the wire.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Invalid { .. } => "permission_policy_invalid",
-            Self::Unbuilt { .. } => "permission_policy_unbuilt",
-            Self::Widens { .. } => "permission_policy_widens",
+            Self::Invalid { .. } => ErrorCode::PermissionPolicyInvalid,
+            Self::Unbuilt { .. } => ErrorCode::PermissionPolicyUnbuilt,
+            Self::Widens { .. } => ErrorCode::PermissionPolicyWidens,
         }
+    }
+}
+
+impl From<PolicyError> for Refusal {
+    fn from(error: PolicyError) -> Self {
+        Self::because(error.code(), error.to_string())
     }
 }
 
@@ -114,23 +122,17 @@ impl PermissionPolicy {
 
     /// Reads what a row holds. Never fails; a value that is no verdict denies, an unreadable time is ignored.
     #[must_use]
-    pub fn from_stored(value: &Value) -> Self {
+    pub fn from_stored(stored: &Map<String, Value>) -> Self {
         let mut policy = Self::default();
-        match value {
-            Value::Null => {}
-            Value::Object(map) => {
-                for (key, value) in map {
-                    if key == ASK_TIMEOUT {
-                        policy.ask_timeout = seconds(value);
-                    } else {
-                        policy.set(
-                            key,
-                            value.as_str().and_then(Verdict::from_word).unwrap_or(Verdict::AutoDeny),
-                        );
-                    }
-                }
+        for (key, value) in stored {
+            if key == ASK_TIMEOUT {
+                policy.ask_timeout = seconds(value);
+            } else {
+                policy.set(
+                    key,
+                    value.as_str().and_then(Verdict::from_word).unwrap_or(Verdict::AutoDeny),
+                );
             }
-            _ => policy.default = Some(Verdict::AutoDeny),
         }
         policy
     }
@@ -143,9 +145,9 @@ impl PermissionPolicy {
         }
     }
 
-    /// The wire form, keys sorted, `default` and `ask_timeout` last.
+    /// The stored and wire form, keys sorted, `default` and `ask_timeout` last.
     #[must_use]
-    pub fn to_value(&self) -> Value {
+    pub fn to_map(&self) -> Map<String, Value> {
         let mut map = Map::new();
         for (key, verdict) in &self.verdicts {
             map.insert(key.clone(), verdict.as_str().into());
@@ -164,7 +166,7 @@ impl PermissionPolicy {
                 },
             );
         }
-        Value::Object(map)
+        map
     }
 
     /// The verdict on one request: tool title, then kind, then `default`, then allow.
@@ -279,7 +281,7 @@ mod tests {
 
     #[test]
     fn wrong_shapes_have_their_own_codes() {
-        let code = |value| PermissionPolicy::parse(&value).unwrap_err().code();
+        let code = |value| PermissionPolicy::parse(&value).unwrap_err().code().as_str();
         assert_eq!(code(json!([])), "permission_policy_invalid");
         assert_eq!(code(json!({"execute": 1})), "permission_policy_invalid");
         assert_eq!(code(json!({"": "ask"})), "permission_policy_invalid");
@@ -296,15 +298,15 @@ mod tests {
 
     #[test]
     fn a_stored_value_that_is_no_verdict_denies() {
-        let policy = PermissionPolicy::from_stored(&json!({"execute": 7, "edit": "yes", "ask_timeout": "x"}));
+        let stored = json!({"execute": 7, "edit": "yes", "ask_timeout": "x"})
+            .as_object()
+            .cloned()
+            .unwrap();
+        let policy = PermissionPolicy::from_stored(&stored);
         assert_eq!(policy.verdict(None, Some("execute")), Verdict::AutoDeny);
         assert_eq!(policy.verdict(None, Some("edit")), Verdict::AutoDeny);
         assert_eq!(policy.verdict(None, Some("read")), Verdict::AutoAllow);
         assert_eq!(policy.ask_timeout(), None);
-        assert_eq!(
-            PermissionPolicy::from_stored(&json!("x")).verdict(None, None),
-            Verdict::AutoDeny
-        );
     }
 
     #[test]
@@ -344,7 +346,7 @@ mod tests {
     #[test]
     fn the_wire_form_reads_back_as_the_same_policy() {
         let value = json!({"edit": "ask", "default": "auto_deny", "ask_timeout": 1.5});
-        assert_eq!(policy(value.clone()).to_value(), value);
+        assert_eq!(Value::Object(policy(value.clone()).to_map()), value);
         assert!(policy(value).restricts());
         assert!(!policy(json!({"edit": "auto_allow"})).restricts());
     }

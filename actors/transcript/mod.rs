@@ -1,1 +1,4 @@
 //! The one writer of output.
+
+pub mod blocks;
+pub mod redaction;
