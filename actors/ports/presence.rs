@@ -8,6 +8,10 @@ use crate::runner::RunnerRegistry;
 
 pub trait RunnerPresence: Send + Sync {
     fn is_online(&self, runner: RunnerId) -> bool;
+    /// Everybody who is connected here, in no order. An implementation that cannot tell answers nobody.
+    fn online(&self) -> Vec<RunnerId> {
+        Vec::new()
+    }
     /// Where a new machine of this account goes.
     fn latest(&self, account: AccountId) -> Option<Runner>;
     /// Ticks whenever somebody comes or goes.
@@ -38,6 +42,9 @@ impl RunnerPresence for NoRunners {
 impl RunnerPresence for RunnerRegistry<()> {
     fn is_online(&self, runner: RunnerId) -> bool {
         RunnerRegistry::is_online(self, runner)
+    }
+    fn online(&self) -> Vec<RunnerId> {
+        self.all().into_iter().map(|presence| presence.runner.id).collect()
     }
     fn latest(&self, account: AccountId) -> Option<Runner> {
         RunnerRegistry::latest(self, account)
