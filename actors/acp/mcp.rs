@@ -45,9 +45,7 @@ fn entry(name: &str, server: &Value) -> Option<Value> {
     if let Some(kind @ ("http" | "sse")) = kind {
         entry.insert("type".into(), kind.into());
         entry.insert("url".into(), server.get("url").filter(|url| url.is_string())?.clone());
-        if let Some(headers) = pairs(server.get("headers")) {
-            entry.insert("headers".into(), headers);
-        }
+        entry.insert("headers".into(), pairs(server.get("headers")));
         return Some(Value::Object(entry));
     }
     // `stdio` may be said or not; on the wire it is said by saying nothing.
@@ -60,25 +58,24 @@ fn entry(name: &str, server: &Value) -> Option<Value> {
     );
     let args = server.get("args").filter(|args| args.is_array()).cloned();
     entry.insert("args".into(), args.unwrap_or_else(|| json!([])));
-    if let Some(env) = pairs(server.get("env")) {
-        entry.insert("env".into(), env);
-    }
+    entry.insert("env".into(), pairs(server.get("env")));
     Some(Value::Object(entry))
 }
 
-/// A map as sorted pairs; pairs that are pairs already stay as they are.
-fn pairs(from: Option<&Value>) -> Option<Value> {
-    match from? {
-        Value::Object(map) => {
+/// A map as sorted pairs; pairs that are pairs already stay as they are. Sent even when empty: agents that read with
+/// the protocol's own types demand the field.
+fn pairs(from: Option<&Value>) -> Value {
+    match from {
+        Some(Value::Object(map)) => {
             let sorted: BTreeMap<&String, &Value> = map.iter().collect();
             let pair = |(name, value): (&String, &Value)| {
                 let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
                 json!({"name": name, "value": value})
             };
-            Some(sorted.into_iter().map(pair).collect())
+            sorted.into_iter().map(pair).collect()
         }
-        list @ Value::Array(_) => Some(list.clone()),
-        _ => None,
+        Some(list @ Value::Array(_)) => list.clone(),
+        _ => json!([]),
     }
 }
 
@@ -94,7 +91,7 @@ mod tests {
             "bare": {"type": "stdio", "command": "x"},
         });
         let expected = json!([
-            {"name": "bare", "command": "x", "args": []},
+            {"name": "bare", "command": "x", "args": [], "env": []},
             {"name": "files", "command": "mcp-files", "args": ["--ro"],
              "env": [{"name": "A", "value": "1"}, {"name": "Z", "value": "z"}]},
             {"name": "web", "type": "http", "url": "https://mcp.test",

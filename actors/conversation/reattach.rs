@@ -258,14 +258,13 @@ impl ConversationActor {
     /// The turn cannot be taken back: it is over, for our reason and not the agent's (T5).
     fn orphan(&mut self, reason: OrphanReason, ctx: &mut Context<Self>) {
         let window = self.window.take();
-        let Some((turn_id, number)) = self.turn.as_ref().map(|turn| (turn.id, turn.number)) else {
+        let Some(turn_id) = self.turn.as_ref().map(|turn| turn.id) else {
             return;
         };
         if let Some(process) = window.and_then(|window| window.process) {
             self.abandon(process, ctx);
         }
-        let stage = rows::reattach(turn_id, number, StageState::Interrupted).with("reason", reason.as_str());
-        self.push_row(stage.into());
+        // The transaction that orphans publishes `reattach/interrupted` with it.
         let ending = Ending::orphaned(turn_id, reason, self.now());
         self.end_turn(ending, ctx);
     }
