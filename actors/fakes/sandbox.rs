@@ -11,7 +11,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::faults::{Fault, LogEntry, Logged, Op};
-use super::process::{FakeProcess, Program, Spawn, Stdio, vocabulary};
+use super::process::{Program, Spawn, Stdio, vocabulary};
 use super::sessions::{FakeSession, Pipe, Replay, closed};
 use crate::domain::Epoch;
 use crate::domain::machine::Provider;
@@ -453,7 +453,7 @@ impl FakeSandbox {
     pub(super) fn process(
         state: &Arc<State>,
         command: &Command,
-    ) -> Result<(Stdio, Arc<Mutex<Box<dyn FakeProcess>>>), SandboxError> {
+    ) -> Result<(Stdio, super::sessions::Running), SandboxError> {
         let mut inner = state.lock();
         let session = inner
             .session(&command.machine, &command.session_id)

@@ -24,6 +24,9 @@ impl Pipe {
     }
 }
 
+/// A process that can be talked to outside the lock of what it writes to.
+pub(super) type Running = Arc<Mutex<Box<dyn FakeProcess>>>;
+
 /// One process and what it said.
 pub(super) struct FakeSession {
     pub id: String,
@@ -33,7 +36,7 @@ pub(super) struct FakeSession {
     journal: Vec<(Pipe, Bytes)>,
     pub exit_code: Option<i64>,
     attachments: Vec<(u64, mpsc::UnboundedSender<Frame>)>,
-    pub process: Arc<Mutex<Box<dyn FakeProcess>>>,
+    pub process: Running,
     pub stdin_open: bool,
 }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::Site;
+use super::{Site, outcome};
 use crate::domain::account::Actor;
 use crate::domain::event::NewStage;
 use crate::domain::machine::{Machine, Transition};
@@ -244,6 +244,7 @@ pub(crate) async fn take(site: &Site, wanted: Wanted) -> Result<Taken, StoreErro
         let operation = claim.operation_id;
         match world.store.claim(claim).await?.announce(world.bus.as_ref()) {
             ClaimAnswer::Claimed(claimed) => {
+                outcome::count(site, &wanted.stages);
                 let core = Rc::new(Core {
                     world: world.clone(),
                     machine: site.machine,

@@ -14,10 +14,11 @@ use super::lease::Lease;
 use super::messages::MachineError;
 use crate::domain::account::{Actor, NewAudit};
 use crate::domain::event::{NewStage, Stage, StageState};
-use crate::domain::machine::{Machine, MachineEvent};
+use crate::domain::machine::{Machine, MachineEvent, Transition};
 use crate::domain::operation::Outcome;
 use crate::domain::turn::OrphanReason;
 use crate::domain::{ConversationId, ErrorCode, Moment, Refusal};
+use crate::ports::meter::Measure;
 use crate::ports::sandbox::SandboxError;
 use crate::ports::store::machines::{ClaimRefusal, Finish, Finished, Patch};
 use crate::ports::store::{Committed, StoreError};
@@ -101,7 +102,9 @@ pub(crate) async fn finish(
 ) -> Result<Finished, MachineError> {
     let finish = settlement.into_finish(site, &lease, trace);
     let store = &site.world.store;
-    close(site, lease, || store.finish(finish.clone())).await
+    let finished = close(site, lease, || store.finish(finish.clone())).await?;
+    count(site, &finish.stages);
+    Ok(finished)
 }
 
 /// M18: the row ends because its provider does not know the machine; its turns end with it.
@@ -127,9 +130,14 @@ async fn close<'s>(
     let world = &site.world;
     match retry(Policy::CONTRACT, &mut || world.rng.unit(), transient, |_| commit()).await {
         Ok(committed) => {
+            let was_for_doomed = lease.is_for_doomed();
             lease.finished();
-            let finished = committed.announce(world.bus.as_ref());
-            if finished.fenced {
+            let mut finished = committed.announce(world.bus.as_ref());
+            let machine = &finished.machine;
+            // The fence shows on the row whatever the operation wrote; a destroy that could not be confirmed is left to
+            // the sweep, or it would run in circles.
+            if !was_for_doomed && !machine.status.is_terminal() && machine.transition == Some(Transition::Destroying) {
+                finished.fenced = true;
                 site.doomed.set(true);
             }
             Ok(finished)
@@ -139,6 +147,16 @@ async fn close<'s>(
             Err(MachineError::Superseded)
         }
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Counts stages that were published.
+pub(crate) fn count(site: &Site, stages: &[(ConversationId, NewStage)]) {
+    for (_, NewStage { stage, state, .. }) in stages {
+        site.world.meter.record(Measure::Stage {
+            stage: *stage,
+            state: *state,
+        });
     }
 }
 

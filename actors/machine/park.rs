@@ -227,7 +227,6 @@ async fn destroy_instead(site: &Site, ask: &Park, lease: Lease, facade: &Facade)
         ..Settlement::of(Outcome::Refused)
     };
     let finished = outcome::finish(site, lease, facade.trace(), settlement).await?;
-    site.doomed.set(true);
     site.world.meter.record(Measure::MachineReclaimed);
     if finished.machine.status.is_terminal() {
         return Err(ErrorCode::SandboxUnavailable.into());

@@ -212,9 +212,8 @@ async fn give_way(site: &Site, lease: Lease, machine: &Machine, facade: Option<F
     let mut settlement = Settlement::of(Outcome::Failed);
     settlement.evidence = Some(json!({ "fenced": true }));
     settlement.keep_stamp = true;
-    match outcome::finish(site, lease, facade.trace(), settlement).await {
-        Ok(_) => site.doomed.set(true),
-        Err(error) => tracing::warn!(machine.id = %machine.id, %error, "a fenced build could not be closed"),
+    if let Err(error) = outcome::finish(site, lease, facade.trace(), settlement).await {
+        tracing::warn!(machine.id = %machine.id, %error, "a fenced build could not be closed");
     }
 }
 

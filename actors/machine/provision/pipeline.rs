@@ -167,6 +167,7 @@ impl<'a> Build<'a> {
         };
         match retry(Policy::CONTRACT, &mut || world.rng.unit(), outcome::transient, commit).await {
             Ok(row) => {
+                outcome::count(self.site, &stages);
                 self.machine = row.announce(world.bus.as_ref());
                 if self.machine.status.is_terminal() || self.machine.transition == Some(Transition::Destroying) {
                     return Err(Stop::Doomed);
