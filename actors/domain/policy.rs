@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
+use super::{ErrorCode, Refusal};
+
 /// Longest `ask_timeout`: one year (http-api 4.12).
 pub const ASK_TIMEOUT_MAX: Duration = Duration::from_secs(31_536_000);
 
@@ -67,12 +69,18 @@ pub enum PolicyError {
 impl PolicyError {
     /// The error code on the wire.
     #[must_use]
-    pub fn code(&self) -> &'static str {
+    pub fn code(&self) -> ErrorCode {
         match self {
-            Self::Invalid { .. } => "permission_policy_invalid",
-            Self::Unbuilt { .. } => "permission_policy_unbuilt",
-            Self::Widens { .. } => "permission_policy_widens",
+            Self::Invalid { .. } => ErrorCode::PermissionPolicyInvalid,
+            Self::Unbuilt { .. } => ErrorCode::PermissionPolicyUnbuilt,
+            Self::Widens { .. } => ErrorCode::PermissionPolicyWidens,
         }
+    }
+}
+
+impl From<PolicyError> for Refusal {
+    fn from(error: PolicyError) -> Self {
+        Self::because(error.code(), error.to_string())
     }
 }
 
@@ -114,23 +122,17 @@ impl PermissionPolicy {
 
     /// Reads what a row holds. Never fails; a value that is no verdict denies, an unreadable time is ignored.
     #[must_use]
-    pub fn from_stored(value: &Value) -> Self {
+    pub fn from_stored(stored: &Map<String, Value>) -> Self {
         let mut policy = Self::default();
-        match value {
-            Value::Null => {}
-            Value::Object(map) => {
-                for (key, value) in map {
-                    if key == ASK_TIMEOUT {
-                        policy.ask_timeout = seconds(value);
-                    } else {
-                        policy.set(
-                            key,
-                            value.as_str().and_then(Verdict::from_word).unwrap_or(Verdict::AutoDeny),
-                        );
-                    }
-                }
+        for (key, value) in stored {
+            if key == ASK_TIMEOUT {
+                policy.ask_timeout = seconds(value);
+            } else {
+                policy.set(
+                    key,
+                    value.as_str().and_then(Verdict::from_word).unwrap_or(Verdict::AutoDeny),
+                );
             }
-            _ => policy.default = Some(Verdict::AutoDeny),
         }
         policy
     }
@@ -143,9 +145,9 @@ impl PermissionPolicy {
         }
     }
 
-    /// The wire form, keys sorted, `default` and `ask_timeout` last.
+    /// The stored and wire form, keys sorted, `default` and `ask_timeout` last.
     #[must_use]
-    pub fn to_value(&self) -> Value {
+    pub fn to_map(&self) -> Map<String, Value> {
         let mut map = Map::new();
         for (key, verdict) in &self.verdicts {
             map.insert(key.clone(), verdict.as_str().into());
@@ -164,7 +166,7 @@ impl PermissionPolicy {
                 },
             );
         }
-        Value::Object(map)
+        map
     }
 
     /// The verdict on one request: tool title, then kind, then `default`, then allow.
@@ -258,94 +260,4 @@ pub fn seconds(value: &Value) -> Option<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn policy(value: Value) -> PermissionPolicy {
-        PermissionPolicy::parse(&value).unwrap()
-    }
-
-    #[test]
-    fn a_title_counts_before_a_kind_and_a_kind_before_the_default() {
-        let policy = policy(json!({"ls": "auto_allow", "execute": "ask", "default": "auto_deny"}));
-        assert_eq!(policy.verdict(Some("ls"), Some("execute")), Verdict::AutoAllow);
-        assert_eq!(policy.verdict(Some("rm"), Some("execute")), Verdict::Ask);
-        assert_eq!(policy.verdict(Some("rm"), Some("edit")), Verdict::AutoDeny);
-        assert_eq!(policy.verdict(None, None), Verdict::AutoDeny);
-        assert_eq!(PermissionPolicy::default().verdict(None, None), Verdict::AutoAllow);
-    }
-
-    #[test]
-    fn wrong_shapes_have_their_own_codes() {
-        let code = |value| PermissionPolicy::parse(&value).unwrap_err().code();
-        assert_eq!(code(json!([])), "permission_policy_invalid");
-        assert_eq!(code(json!({"execute": 1})), "permission_policy_invalid");
-        assert_eq!(code(json!({"": "ask"})), "permission_policy_invalid");
-        assert_eq!(code(json!({"execute": "maybe"})), "permission_policy_unbuilt");
-        for bad in [json!("60"), json!(0), json!(-1), json!(31_536_001), json!(null)] {
-            assert_eq!(code(json!({"ask_timeout": bad})), "permission_policy_invalid");
-        }
-        assert_eq!(
-            policy(json!({"ask_timeout": 31_536_000})).ask_timeout(),
-            Some(ASK_TIMEOUT_MAX)
-        );
-        assert_eq!(PermissionPolicy::parse(&Value::Null), Ok(PermissionPolicy::default()));
-    }
-
-    #[test]
-    fn a_stored_value_that_is_no_verdict_denies() {
-        let policy = PermissionPolicy::from_stored(&json!({"execute": 7, "edit": "yes", "ask_timeout": "x"}));
-        assert_eq!(policy.verdict(None, Some("execute")), Verdict::AutoDeny);
-        assert_eq!(policy.verdict(None, Some("edit")), Verdict::AutoDeny);
-        assert_eq!(policy.verdict(None, Some("read")), Verdict::AutoAllow);
-        assert_eq!(policy.ask_timeout(), None);
-        assert_eq!(
-            PermissionPolicy::from_stored(&json!("x")).verdict(None, None),
-            Verdict::AutoDeny
-        );
-    }
-
-    #[test]
-    fn a_launch_may_narrow_and_a_loosening_names_its_key() {
-        let agent = policy(json!({"execute": "ask", "default": "ask", "ask_timeout": 60}));
-        let key = |launch| match agent.check_narrows(&policy(launch)) {
-            Err(PolicyError::Widens { key }) => Some(key),
-            Ok(()) => None,
-            Err(other) => panic!("{other}"),
-        };
-        assert_eq!(key(json!({})), None);
-        assert_eq!(
-            key(json!({"execute": "auto_deny", "default": "auto_deny", "ask_timeout": 10})),
-            None
-        );
-        assert_eq!(key(json!({"execute": "auto_allow"})).as_deref(), Some("execute"));
-        assert_eq!(
-            key(json!({"edit": "auto_allow"})).as_deref(),
-            Some("edit"),
-            "judged against the default"
-        );
-        assert_eq!(key(json!({"default": "auto_allow"})).as_deref(), Some("default"));
-        assert_eq!(key(json!({"ask_timeout": 61})).as_deref(), Some("ask_timeout"));
-    }
-
-    #[test]
-    fn the_stricter_layer_wins_even_when_a_title_of_one_meets_a_kind_of_the_other() {
-        let agent = policy(json!({"execute": "auto_deny"}));
-        let launch = policy(json!({"git status": "auto_allow", "ask_timeout": 5}));
-        let turn = EffectivePolicy::of(agent, Some(launch));
-        assert_eq!(turn.verdict(Some("git status"), Some("execute")), Verdict::AutoDeny);
-        assert_eq!(turn.verdict(Some("git status"), Some("read")), Verdict::AutoAllow);
-        assert_eq!(turn.ask_timeout(), Some(Duration::from_secs(5)));
-        assert_eq!(EffectivePolicy::default().verdict(None, None), Verdict::AutoAllow);
-    }
-
-    #[test]
-    fn the_wire_form_reads_back_as_the_same_policy() {
-        let value = json!({"edit": "ask", "default": "auto_deny", "ask_timeout": 1.5});
-        assert_eq!(policy(value.clone()).to_value(), value);
-        assert!(policy(value).restricts());
-        assert!(!policy(json!({"edit": "auto_allow"})).restricts());
-    }
-}
+mod tests;
