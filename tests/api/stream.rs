@@ -295,6 +295,24 @@ async fn rul_19c_a_silent_stream_says_heartbeat_every_three_seconds() {
     }
 }
 
+/// The published client looks at its deadline only when a stream ends; a parked conversation is left alone (RUL-15).
+#[actix_web::test]
+async fn a_running_turn_that_says_nothing_for_half_a_minute_ends_its_stream_cleanly() {
+    let world = world();
+    let app = world.app().await;
+    world.set_status(world.ann.conversation, ConversationStatus::Running);
+    let mut reader = Reader::open(&app, stream(&world.ann, "")).await;
+    let before = Instant::now();
+    while let Some(frame) = reader.frame().await {
+        assert!(matches!(frame, Frame::Comment(_)), "no synthetic frame: {frame:?}");
+    }
+    assert!(
+        (30..=33).contains(&before.elapsed().as_secs()),
+        "{:?}",
+        before.elapsed()
+    );
+}
+
 #[actix_web::test]
 async fn sse_reconnect_resumes_from_last_event_id() {
     let world = world();
