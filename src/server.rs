@@ -258,12 +258,18 @@ impl Server {
         })
     }
 
-    /// Stops: streams, listener, actors. With [`ShutdownKind::Drain`] turns go on at their provider.
+    /// Stops. With [`ShutdownKind::Drain`] the streams and the listener go first and turns go on at their provider. With
+    /// [`ShutdownKind::Clean`] the turns end first, while runners are still connected and readers can see it.
     pub async fn stop(self, how: ShutdownKind) {
+        if how == ShutdownKind::Clean {
+            self.engine.shutdown(how).await;
+        }
         // Streams end on this signal; workers that wait for connections would otherwise wait for them.
         let _ = self.closing.send(true);
         self.http.stop(true).await;
-        self.engine.shutdown(how).await;
+        if how == ShutdownKind::Drain {
+            self.engine.shutdown(how).await;
+        }
         if let Some(metrics) = self.metrics {
             metrics.stop(false).await;
         }
