@@ -53,7 +53,7 @@ enum Attempt {
     /// Nothing to attach to.
     Orphan(OrphanReason),
     /// The machine was parked or lost, and ended its turns itself.
-    MachineGone(Machine),
+    MachineGone(Box<Machine>),
     /// Try again inside the window.
     Later(&'static str),
     Superseded,
@@ -334,7 +334,7 @@ impl Attempting {
         let machine = match self.engine.ask_machine(self.machine.id, confirm).await {
             Ok(Confirmed::Up(machine)) => machine,
             Ok(Confirmed::Asleep(machine) | Confirmed::Lost(machine) | Confirmed::Gone(machine)) => {
-                return (false, Attempt::MachineGone(machine));
+                return (false, Attempt::MachineGone(Box::new(machine)));
             }
             Ok(Confirmed::NotBuilt(_)) => return (false, Attempt::Orphan(OrphanReason::NoActiveSession)),
             Err(MachineError::Store(StoreError::Stale(_))) => return (false, Attempt::Superseded),

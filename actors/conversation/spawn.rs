@@ -49,7 +49,7 @@ enum NotSpawned {
     Failed {
         reason: &'static str,
         message: String,
-        process: Option<Process>,
+        process: Option<Box<Process>>,
     },
 }
 
@@ -163,7 +163,7 @@ impl ConversationActor {
                 process,
             }) => {
                 if let Some(process) = process {
-                    self.abandon(process, ctx);
+                    self.abandon(*process, ctx);
                 }
                 if self.work == Some(Work::Opening) {
                     self.work = None;
@@ -316,7 +316,7 @@ impl Spawn {
                     "spawn_failed"
                 },
                 message: format!("the agent could not be started ({})", error.class()),
-                process: (!error.is_refusal()).then_some(process),
+                process: (!error.is_refusal()).then(|| Box::new(process)),
             }),
         }
     }

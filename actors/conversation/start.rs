@@ -28,7 +28,7 @@ const BUILD_RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// What a build, or a wake for a pending turn, came to.
 enum Built {
-    Up(Machine, Freshness),
+    Up(Box<Machine>, Freshness),
     Failed(ProvisionError),
     Wake(MachineError),
     /// The machine ended before: the turn that waited for it ends too.
@@ -148,8 +148,8 @@ impl ConversationActor {
                         plan: profile.plan(&world, row),
                     };
                     match engine.ask_machine(machine.id, provision).await {
-                        Ok(Provisioned { machine, built: true }) => Built::Up(machine, Freshness::New),
-                        Ok(Provisioned { machine, built: false }) => Built::Up(machine, Freshness::Old),
+                        Ok(Provisioned { machine, built: true }) => Built::Up(Box::new(machine), Freshness::New),
+                        Ok(Provisioned { machine, built: false }) => Built::Up(Box::new(machine), Freshness::Old),
                         Err(error) => Built::Failed(error),
                     }
                 }
@@ -173,7 +173,7 @@ impl ConversationActor {
 
     fn built(&mut self, built: Built, ctx: &mut Context<Self>) {
         match built {
-            Built::Up(machine, freshness) => self.machine_up(machine, freshness, ctx),
+            Built::Up(machine, freshness) => self.machine_up(*machine, freshness, ctx),
             Built::Failed(ProvisionError::Failed(failure)) => {
                 let first = self
                     .bound
@@ -328,7 +328,7 @@ async fn wake(engine: &crate::directory::Engine, world: &crate::ports::World, pr
         deadline: Instant::now() + world.settings.wake_wait,
     };
     match engine.ask_machine(profile.machine.id, ensure).await {
-        Ok(Usable::AlreadyUp(machine) | Usable::Resumed(machine)) => Built::Up(machine, Freshness::Old),
+        Ok(Usable::AlreadyUp(machine) | Usable::Resumed(machine)) => Built::Up(Box::new(machine), Freshness::Old),
         Ok(Usable::Lost(_) | Usable::Gone(_)) => Built::Gone,
         Ok(Usable::NotBuilt(machine)) => Built::Failed(ProvisionError::NotBuildable(
             machine.state(after(world.now(), std::time::Duration::ZERO)),
