@@ -95,7 +95,7 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
         api_key: runner_key.expose_secret().to_owned(),
     })?;
     start_or_adopt_runner(&dir)?;
-    let stop = std::pin::pin!(stop);
+    let mut stop = std::pin::pin!(stop);
     let ready = tokio::select! {
         runner = connected(&server, account.id) => Some(runner?),
         () = stop.as_mut() => None,
