@@ -121,8 +121,9 @@ impl ConversationActor {
 
     /// One attempt, or a wait for the runner: its registration starts the attempt, not a poll (RUL-37).
     pub(super) fn try_attach(&mut self, ctx: &mut Context<Self>) {
+        // Subscribed before it is looked at, or a registration could fall in between.
+        let mut changes = self.world.runners.changes();
         if !self.runner_is_here() {
-            let mut changes = self.world.runners.changes();
             let came = async move { changes.changed().await.is_ok() };
             self.run(ctx, came, |actor, ticks, ctx| {
                 if ticks && actor.work == Some(Work::Reattaching) {

@@ -4,7 +4,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fountain::store::{Execution, MasterKey, SqlStore, StoreConfig};
+use fountain::store::secrets::MasterKey;
+use fountain::store::{Execution, SqlStore, StoreConfig};
 use fountain_actors::directory::{Engine, Placement};
 use fountain_actors::domain::account::{Account, Actor, Caller, NewAudit, Scope};
 use fountain_actors::domain::agent::{Agent, AgentConfig, Runtime};
@@ -94,7 +95,8 @@ impl Bench {
             .with_program(setup.agent.program());
         let verbs = Verbs::default();
         let seen = verbs.clone();
-        let mut config = StoreConfig::new("sqlite::memory:".into(), MasterKey::new([7; 32]), rng.clone());
+        let key = MasterKey::parse(&MasterKey::generate(&*rng)).unwrap();
+        let mut config = StoreConfig::new("sqlite::memory:".into(), key, rng.clone());
         config.execution = Execution::Inline;
         config.observer = Arc::new(move |verb, _, _| seen.lock().unwrap().push(verb));
         let store = SqlStore::open(config).unwrap();
@@ -136,7 +138,11 @@ impl Bench {
         self.holder += 1;
         self.world.holder = format!("replica/{}", self.holder).into();
         self.engine.freeze();
-        self.world.store.end_dead_leases(self.world.holder.to_string()).await.unwrap();
+        self.world
+            .store
+            .end_dead_leases(self.world.holder.to_string())
+            .await
+            .unwrap();
         self.engine = Engine::start(self.world.clone(), Placement::Current);
     }
 
@@ -174,6 +180,23 @@ impl Bench {
         let id = self.launch(Some("first")).await.unwrap().view.conversation.id;
         self.ended(id, 1).await;
         id
+    }
+
+    /// The verbs since the list was cleared that wrote something.
+    pub fn commits(&self) -> Vec<&'static str> {
+        const READS: [&str; 9] = [
+            "conversation.read",
+            "conversation.view",
+            "agent.get",
+            "environment.get",
+            "secret.bundle",
+            "transcript.events",
+            "turn.list",
+            "machine.read",
+            "machine.lease_clock",
+        ];
+        let verbs = self.verbs.lock().unwrap();
+        verbs.iter().filter(|verb| !READS.contains(verb)).copied().collect()
     }
 
     pub async fn prompt(&self, id: ConversationId, words: &str) -> Result<(), Refusal> {
@@ -220,7 +243,9 @@ impl Bench {
     /// Everything that the agent said, joined.
     pub async fn said(&self, id: ConversationId) -> String {
         let events = self.events(id).await;
-        let lines = events.iter().filter_map(|event| serde_json::from_str::<Value>(&event.data).ok());
+        let lines = events
+            .iter()
+            .filter_map(|event| serde_json::from_str::<Value>(&event.data).ok());
         lines
             .filter_map(|line| Some(line.pointer("/params/update/content/text")?.as_str()?.to_owned()))
             .collect()
@@ -229,7 +254,10 @@ impl Bench {
     /// Waits until turn `number` is final and answers it.
     pub async fn ended(&self, id: ConversationId, number: i64) -> Turn {
         self.until(id, &format!("turn {number} ended"), |turns| {
-            turns.iter().find(|turn| turn.number == number && turn.status.is_terminal()).cloned()
+            turns
+                .iter()
+                .find(|turn| turn.number == number && turn.status.is_terminal())
+                .cloned()
         })
         .await
     }
@@ -237,7 +265,10 @@ impl Bench {
     /// Waits until turn `number` runs in its agent.
     pub async fn prompted(&self, id: ConversationId, number: i64) -> Turn {
         self.until(id, &format!("turn {number} prompted"), |turns| {
-            turns.iter().find(|turn| turn.number == number && turn.acp_prompt_id.is_some()).cloned()
+            turns
+                .iter()
+                .find(|turn| turn.number == number && turn.acp_prompt_id.is_some())
+                .cloned()
         })
         .await
     }
@@ -265,14 +296,19 @@ impl Bench {
             if said.contains(words) {
                 return;
             }
-            assert!(tokio::time::Instant::now() < until, "{words:?} was not said; {said:?} was");
+            assert!(
+                tokio::time::Instant::now() < until,
+                "{words:?} was not said; {said:?} was"
+            );
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
     /// Ends every actor before the system is dropped (DESIGN 9).
     pub async fn close(self) {
-        self.engine.shutdown(fountain_actors::directory::ShutdownKind::Drain).await;
+        self.engine
+            .shutdown(fountain_actors::directory::ShutdownKind::Drain)
+            .await;
         self.engine.freeze();
         tokio::time::sleep(Duration::from_secs(120)).await;
     }
