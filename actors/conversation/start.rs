@@ -109,11 +109,9 @@ impl ConversationActor {
                 self.build(ctx);
             }
             None if self.cause == Cause::Launch && self.machine_is(MachineState::New) => self.build(ctx),
-            None => {
-                self.stop_leftovers(ctx);
-                self.next_prompt(ctx);
-            }
+            None => self.stop_leftovers(ctx),
         }
+        self.next_prompt(ctx); // whoever asked meanwhile hears `conversation_busy` now, or is admitted
         // Only the first generation of a launch builds without being asked.
         self.cause = Cause::Demand;
     }

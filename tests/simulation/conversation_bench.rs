@@ -22,7 +22,7 @@ use fountain_actors::ports::meter::NoMeter;
 use fountain_actors::ports::sandbox::AdapterSet;
 use fountain_actors::ports::store::accounts::NewAccount;
 use fountain_actors::ports::store::transcript::EventQuery;
-use fountain_actors::ports::{RunnerPresence, Store, World};
+use fountain_actors::ports::{RunnerPresence, World};
 use serde_json::Value;
 
 /// Longest virtual time that a test waits for a level.
@@ -87,7 +87,7 @@ impl Bench {
     }
 
     pub async fn of(setup: Setup) -> Self {
-        tokio::time::pause();
+        pause();
         let clock = Arc::new(FakeClock::default());
         let rng = Arc::new(SeededRng::new(7));
         let sandbox = FakeSandbox::new(clock.clone())
@@ -262,17 +262,7 @@ impl Bench {
         .await
     }
 
-    /// Waits until turn `number` runs in its agent.
-    pub async fn prompted(&self, id: ConversationId, number: i64) -> Turn {
-        self.until(id, &format!("turn {number} prompted"), |turns| {
-            turns
-                .iter()
-                .find(|turn| turn.number == number && turn.acp_prompt_id.is_some())
-                .cloned()
-        })
-        .await
-    }
-
+    /// Waits until the turns satisfy a level.
     pub async fn until<T>(&self, id: ConversationId, level: &str, reached: impl Fn(&[Turn]) -> Option<T>) -> T {
         let until = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -311,6 +301,14 @@ impl Bench {
             .await;
         self.engine.freeze();
         tokio::time::sleep(Duration::from_secs(120)).await;
+    }
+}
+
+/// Stops the clock of this test, once: a test may make several worlds.
+fn pause() {
+    thread_local!(static PAUSED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) });
+    if !PAUSED.replace(true) {
+        tokio::time::pause();
     }
 }
 
