@@ -196,7 +196,7 @@ async fn rul_44_every_attachment_ends_its_replay_with_the_counts() {
     assert_eq!((&end["stdout_bytes"], &end["stderr_bytes"]), (&json!(3), &json!(2)));
     peer.get(stdin(&session, b"\n")).await;
     peer.exit(&session).await;
-    assert_eq!(output(&peer.seen, &session, "stdout", None).ends_with(b"fgh"), true);
+    assert!(output(&peer.seen, &session, "stdout", None).ends_with(b"fgh"));
     daemon.stop().await.unwrap();
 }
 
