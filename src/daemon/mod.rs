@@ -341,10 +341,11 @@ where
                         }
                     }
                     Dialed::Answered(status) => {
-                        tracing::warn!(
-                            status = status.as_u16(),
-                            "runner: the server does not take the connection now"
-                        );
+                        let status = status.as_u16();
+                        match status {
+                            409 => tracing::warn!("runner: another daemon is connected under this name; waiting"),
+                            _ => tracing::warn!(status, "runner: the server does not take the connection now"),
+                        }
                         Attempt::Failed
                     }
                     Dialed::Failed(reason) => {

@@ -91,6 +91,8 @@ impl Server {
             .workers(1)
             .disable_signals()
             .shutdown_timeout(0)
+            // A cut is a cut: no second of waiting for the client's side of it.
+            .client_disconnect_timeout(Duration::from_millis(1))
             .bind("127.0.0.1:0")
             .unwrap();
         let url = format!("http://{}", server.addrs()[0]);
@@ -193,6 +195,7 @@ async fn accept(
                     Some(Ok(actix_ws::AggregatedMessage::Close(reason))) => {
                         let code: u16 = reason.map_or(1000, |reason| reason.code.into());
                         let _ = tell.send(json!({"closed": code}));
+                        let _ = session.close(None).await;
                         break;
                     }
                     Some(Ok(_)) => {}
