@@ -3,7 +3,11 @@
 //!
 //! One binary, one room. `world` holds the harness of one machine, `conversation_bench` the one of whole flows; every
 //! other file is a part of the domain.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a helper of a test fails as the test does")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a helper of a test fails as the test does"
+)]
 
 mod build;
 mod conversation_bench;
