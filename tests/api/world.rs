@@ -95,6 +95,9 @@ impl RunnerPresence for Online {
     fn is_online(&self, runner: RunnerId) -> bool {
         self.online.lock().unwrap().contains(&runner)
     }
+    fn online(&self) -> Vec<RunnerId> {
+        self.online.lock().unwrap().clone()
+    }
     fn latest(&self, _: AccountId) -> Option<Runner> {
         None
     }
