@@ -11,6 +11,7 @@
 
 mod build;
 mod conversation_bench;
+mod conversation_faults;
 mod conversation_recovery;
 mod conversation_stop;
 mod conversation_turns;
