@@ -32,7 +32,6 @@ async fn abandon(owner: &actix::Addr<MachineActor>) {
     owner.send(Abandon).await.unwrap();
 }
 
-
 #[actix::test]
 async fn r_08_inv_10_a_call_that_outlives_the_ttl_keeps_its_lease() {
     let sim = Sim::start().await;
