@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use fountain_actors::directory::Shutdown;
+use fountain_actors::directory::ShutdownKind;
 use fountain_actors::domain::account::{Account, Actor, NewAudit, Scope};
 use fountain_actors::domain::agent::{Agent, AgentConfig, AgentFilter, Runtime};
 use fountain_actors::domain::environment::{Environment, EnvironmentConfig};
@@ -119,7 +119,7 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
 /// A clean stop: the turns first, then the runner that carries them.
 async fn end(server: Server, dir: &DataDir) -> anyhow::Result<Exit> {
     tracing::info!("stopping; running turns end, their conversations are kept");
-    server.stop(Shutdown::Clean).await;
+    server.stop(ShutdownKind::Clean).await;
     if let Some(pid) = Life::of(&dir.connection_file())?.filter(|pid| *pid > 0) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         // It gives its commands three seconds; its lock says when it is gone.
@@ -322,9 +322,16 @@ async fn connected(server: &Server, account: AccountId) -> anyhow::Result<Runner
 
 fn hello(url: &str, key: &SecretString, agent: &Agent, data_dir: &Path) -> String {
     let key = key.expose_secret();
+    // Whoever just ran `cargo run` has no `fountain` on the PATH.
+    let program = std::env::current_exe()
+        .ok()
+        .and_then(|path| path.to_str().map(str::to_owned));
+    let program = program
+        .filter(|path| !path.contains(' '))
+        .unwrap_or_else(|| "fountain".to_owned());
     format!(
         "\nFountain is ready.\n\n  URL      {url}\n  API key  {key}\n  data     {}\n\nThree things to try:\n\n  \
-         1. export FOUNTAIN_BASE_URL={url} FOUNTAIN_API_KEY={key}\n     fountain run \"run: uname -a\" --agent demo\n\n  \
+         1. export FOUNTAIN_BASE_URL={url} FOUNTAIN_API_KEY={key}\n     {program} run \"run: uname -a\" --agent demo\n\n  \
          2. curl -s -H \"Authorization: Bearer $FOUNTAIN_API_KEY\" {url}/api/agents\n\n  \
          3. curl -s -H \"Authorization: Bearer $FOUNTAIN_API_KEY\" -H 'Content-Type: application/json' \\\n       \
          {url}/api/conversations -d '{{\"agent_id\":\"{}\",\"prompt\":\"hello\"}}'\n\nCtrl-C stops it; the data stays.\n",
