@@ -126,6 +126,7 @@ impl Handler<Abandon> for MachineActor {
     type Result = ();
 
     fn handle(&mut self, _: Abandon, ctx: &mut Context<Self>) {
+        self.abandoned = true;
         ctx.stop();
     }
 }

@@ -249,10 +249,8 @@ async fn r_15_r_16_an_owner_that_dies_between_fence_and_delete_leaves_a_refused_
     assert!(matches!(early, Err(MachineError::Busy)));
     assert_eq!(code(sim.wake(home).await), ErrorCode::SandboxResetPending);
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert!(matches!(
-        sim.here.owner(home.machine).send(DESTROY).await.unwrap(),
-        Ok(Destroyed::Destroyed(_))
-    ));
+    let done = sim.here.owner(home.machine).send(DESTROY).await.unwrap();
+    assert!(matches!(done, Ok(Destroyed::Destroyed(_))), "{done:?}");
 }
 
 #[actix::test]

@@ -38,7 +38,8 @@ async fn r_02_two_parks_of_one_machine_suspend_once() {
     sim.idle().await;
     let other = sim.node("other/1");
     sim.fake.plan(Op::Suspend, Fault::Slow(Duration::from_secs(2)));
-    let (first, second) = tokio::join!(sim.park(home), other.owner(home.machine).send(sim.idle_park(home)));
+    let late = async { other.owner(home.machine).send(sim.idle_park(home)).await };
+    let (first, second) = tokio::join!(sim.park(home), late);
     assert!(matches!(first, Ok(Parked::Parked(_))));
     assert!(matches!(second.unwrap(), Ok(Parked::AlreadyParked(_))));
     assert_eq!(sim.fake.requests(Op::Suspend), 1);

@@ -208,10 +208,10 @@ async fn rul_37_a_turn_whose_machine_never_came_back_fails_at_its_deadline() {
 
 #[actix::test]
 async fn a_machine_past_its_lifetime_goes_if_it_is_ephemeral_and_is_parked_if_it_is_a_home() {
-    let day = Duration::from_secs(24 * 3600);
+    let hour = Duration::from_secs(3600);
     let aged = move |settings: &mut fountain_actors::domain::settings::Settings| {
-        settings.max_lifetime = Some(day);
-        settings.idle_timeout = Some(2 * day);
+        settings.max_lifetime = Some(hour);
+        settings.idle_timeout = Some(2 * hour);
     };
     let sim = Sim::with(aged, |fake| fake).await;
     let (guest, home) = (
@@ -219,7 +219,7 @@ async fn a_machine_past_its_lifetime_goes_if_it_is_ephemeral_and_is_parked_if_it
         sim.up(MachineMode::Persistent).await,
     );
     let passes = passes(&sim);
-    tokio::time::sleep(day + Duration::from_secs(600)).await;
+    tokio::time::sleep(hour + Duration::from_secs(600)).await;
     assert_eq!(sim.status(guest).await, MachineStatus::Terminated);
     assert_eq!(sim.status(home).await, MachineStatus::Suspended);
     passes.stop().await;
