@@ -70,6 +70,12 @@ impl TranscriptStore for SqlStore {
         })
     }
 
+    fn last_account_event(&self, account: AccountId) -> Answer<'_, EventId> {
+        self.answer("transcript.last_account_event", Access::Read, move |db| {
+            read::last_of_account(db, account)
+        })
+    }
+
     fn turn_output(&self, turn: TurnId) -> Answer<'_, Vec<LogEvent>> {
         self.answer("transcript.turn_output", Access::Read, move |db| {
             read::turn_output(db, turn)

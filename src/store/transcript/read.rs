@@ -80,11 +80,7 @@ pub fn of_conversation(
 
 /// A page across all conversations of an account.
 pub fn of_account(db: &mut Db, account: AccountId, query: EventQuery) -> Result<EventPage, Fault> {
-    let reached: Option<i64> = log_events::table
-        .filter(log_events::account_id.eq(key(account)))
-        .select(max(log_events::id))
-        .first(db)?;
-    let reached = EventId(reached.unwrap_or(0));
+    let reached = last_of_account(db, account)?;
     let rows = page(
         db,
         log_events::table
@@ -94,6 +90,15 @@ pub fn of_account(db: &mut Db, account: AccountId, query: EventQuery) -> Result<
         reached,
     )?;
     Ok(cut(rows, query, reached))
+}
+
+/// The newest event of an account, 0 without one.
+pub fn last_of_account(db: &mut Db, account: AccountId) -> Result<EventId, Fault> {
+    let newest: Option<i64> = log_events::table
+        .filter(log_events::account_id.eq(key(account)))
+        .select(max(log_events::id))
+        .first(db)?;
+    Ok(EventId(newest.unwrap_or(0)))
 }
 
 /// The newest event of a conversation, 0 without one.
