@@ -7,7 +7,9 @@ use chrono::NaiveDateTime;
 use diesel::prelude::*;
 use serde_json::Value;
 
-use fountain_actors::domain::machine::{LeaseInfo, Machine, MachineMode, MachineStatus, Provider, Transition};
+use fountain_actors::domain::machine::{
+    DestroyReason, LeaseInfo, Machine, MachineMode, MachineStatus, Provider, Transition,
+};
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::conversations::NewMachine;
 
@@ -181,6 +183,15 @@ pub fn home(
         .filter(machines::mode.eq(Word(MachineMode::Persistent)))
         .filter(machines::runtime.eq(runtime))
         .filter(machines::status.ne_all([Word(MachineStatus::Terminated), Word(MachineStatus::Failed)]))
+        // These lost the id that made them who they were; the index leaves them out too.
+        .filter(
+            machines::transition_reason
+                .is_null()
+                .or(machines::transition_reason.ne_all([
+                    DestroyReason::EnvironmentDeleted.as_str(),
+                    DestroyReason::VaultDeleted.as_str(),
+                ])),
+        )
         .select((machines::id, machines::environment_id, machines::vault_id))
         .load::<(Id<MachineId>, Option<Id<EnvironmentId>>, Option<Id<VaultId>>)>(db)?;
     Ok(homes
