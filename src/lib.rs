@@ -7,5 +7,6 @@ pub mod daemon;
 pub mod demo_agent;
 pub mod process;
 pub mod providers;
+pub mod server;
 pub mod store;
 pub mod telemetry;

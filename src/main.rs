@@ -1,3 +1,5 @@
 //! The one binary: server, runner daemon, demo agent and command line.
 
-fn main() {}
+fn main() {
+    std::process::exit(fountain::cli::main());
+}

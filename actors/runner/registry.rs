@@ -6,12 +6,14 @@ use std::sync::{Mutex, PoisonError};
 use tokio::sync::watch;
 
 use crate::domain::runner::Runner;
-use crate::domain::{AccountId, RunnerId};
+use crate::domain::{AccountId, KeyId, RunnerId};
 
 /// One registered connection. `C` is how to reach it: the actor's address, or nothing in tests of placement.
 #[derive(Clone, Debug)]
 pub struct Presence<C> {
     pub runner: Runner,
+    /// The key it dialled with: revoking that key ends the connection (runner-protocol 1.1).
+    pub key_id: KeyId,
     /// Tells two connections of one runner apart: a late withdrawal must not remove its successor.
     pub ticket: u64,
     pub connection: C,
@@ -49,7 +51,7 @@ impl<C: Clone> RunnerRegistry<C> {
     ///
     /// # Errors
     /// [`AlreadyConnected`] while another connection of this runner is registered.
-    pub fn register(&self, runner: Runner, connection: C) -> Result<u64, AlreadyConnected> {
+    pub fn register(&self, runner: Runner, key_id: KeyId, connection: C) -> Result<u64, AlreadyConnected> {
         let ticket = self.next_ticket.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let mut present = self.lock();
         if present.contains_key(&runner.id) {
@@ -59,6 +61,7 @@ impl<C: Clone> RunnerRegistry<C> {
             runner.id,
             Presence {
                 runner,
+                key_id,
                 ticket,
                 connection,
             },

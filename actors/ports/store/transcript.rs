@@ -103,6 +103,27 @@ pub trait TranscriptStore {
     fn account_events(&self, account: AccountId, query: EventQuery) -> Answer<'_, EventPage>;
     /// The newest event of a conversation, 0 without one.
     fn last_event(&self, account: AccountId, conversation: ConversationId) -> Answer<'_, EventId>;
+    /// The newest event of an account, 0 without one: where a stream of "from now on" begins. An implementation with an
+    /// index answers it in one query; this one reads its way there.
+    fn last_account_event(&self, account: AccountId) -> Answer<'_, EventId> {
+        Box::pin(async move {
+            let mut newest = EventId(0);
+            loop {
+                let filter = StreamFilter::default();
+                let query = EventQuery {
+                    after: newest,
+                    filter,
+                    limit: 1000,
+                };
+                let page = self.account_events(account, query).await?;
+                let last = page.events.last().map_or(newest, |event| event.id).max(page.reached);
+                if !page.has_more || last <= newest {
+                    return Ok(last.max(newest));
+                }
+                newest = last;
+            }
+        })
+    }
     /// Acp lines of one turn, in order, for its reply text after a restart.
     fn turn_output(&self, turn: TurnId) -> Answer<'_, Vec<LogEvent>>;
 }

@@ -168,6 +168,12 @@ fn name_taken(error: diesel::result::Error) -> Fault {
     error.into()
 }
 
+/// Reasons that take a part of a home's identity away with the row that it named.
+const IDENTITY_LOST: [&str; 2] = [
+    DestroyReason::EnvironmentDeleted.as_str(),
+    DestroyReason::VaultDeleted.as_str(),
+];
+
 /// The live home of an identity (lifecycle 5.6).
 pub fn home(
     db: &mut Db,
@@ -183,14 +189,11 @@ pub fn home(
         .filter(machines::mode.eq(Word(MachineMode::Persistent)))
         .filter(machines::runtime.eq(runtime))
         .filter(machines::status.ne_all([Word(MachineStatus::Terminated), Word(MachineStatus::Failed)]))
-        // These lost the id that made them who they were; the index leaves them out too.
+        // As the unique index says: a home that lost its environment or vault to a delete holds no identity any more.
         .filter(
             machines::transition_reason
                 .is_null()
-                .or(machines::transition_reason.ne_all([
-                    DestroyReason::EnvironmentDeleted.as_str(),
-                    DestroyReason::VaultDeleted.as_str(),
-                ])),
+                .or(machines::transition_reason.ne_all(IDENTITY_LOST)),
         )
         .select((machines::id, machines::environment_id, machines::vault_id))
         .load::<(Id<MachineId>, Option<Id<EnvironmentId>>, Option<Id<VaultId>>)>(db)?;

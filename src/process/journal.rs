@@ -1,0 +1,319 @@
+//! The journal of one session: every output byte from the first, in the order in which it was read.
+//!
+//! It is one long array of records (stream, length, bytes). The first [`MEMORY_LIMIT`] of it are in memory, the rest in
+//! a file at the same offsets, so a position means the same in both and memory can move into the file without anyone
+//! noticing. One [`Recorder`] writes; any number of readers follow. A journal that cannot be written makes its recorder
+//! wait, and with it the pipes and the process; nothing is dropped (RUL-43).
+
+use std::{
+    fs::File,
+    io,
+    os::unix::fs::{FileExt, OpenOptionsExt},
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::sync::watch;
+
+/// Most bytes of one chunk of output (runner-protocol 2).
+pub const CHUNK: usize = 32 * 1024;
+/// Memory that one journal may use before it spills (runner-protocol 5.3).
+pub const MEMORY_LIMIT: usize = 8 * 1024 * 1024;
+/// A finished journal above this size leaves memory: a hundred of them are kept per owner.
+const KEPT_IN_MEMORY: usize = 256 * 1024;
+/// How long a recorder waits before it tries a full disk again.
+const DISK_RETRY: Duration = Duration::from_millis(250);
+/// Stream, then length.
+pub(super) const HEADER: usize = 1 + 4;
+
+/// Where a chunk of output came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// The code to report.
+    pub code: i32,
+    /// Whether all output had ended by then. False: something else still holds a pipe.
+    pub output_ended: bool,
+}
+
+/// How far a journal has come. `stdout` and `stderr` count output bytes, `end` counts journal bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tail {
+    /// The position after the last record.
+    pub end: u64,
+    /// Bytes of standard output so far.
+    pub stdout: u64,
+    /// Bytes of standard error so far.
+    pub stderr: u64,
+    /// Set when nothing more will come.
+    pub exit: Option<Exit>,
+}
+
+impl Tail {
+    /// Bytes of both streams so far.
+    pub fn output(&self) -> u64 {
+        self.stdout + self.stderr
+    }
+}
+
+/// The reading side, shared. The file goes when the last holder does.
+#[derive(Debug)]
+pub struct Journal {
+    store: Mutex<Store>,
+    path: PathBuf,
+    tail: watch::Receiver<Tail>,
+}
+
+/// Where the bytes are: positions below `memory.len()` in memory, the others in the file.
+#[derive(Debug, Default)]
+struct Store {
+    memory: Vec<u8>,
+    file: Option<Arc<File>>,
+}
+
+/// What a reader has to look at.
+pub(super) enum Found {
+    /// Whole records, copied out of memory.
+    Memory(Bytes),
+    /// The file, at the position that was asked for.
+    File(Arc<File>),
+}
+
+impl Journal {
+    /// An empty journal that spills to `path` beyond `memory_limit` bytes. Nothing is created before it must be.
+    pub fn create(path: PathBuf, memory_limit: usize) -> (Recorder, Arc<Self>) {
+        let (sender, tail) = watch::channel(Tail::default());
+        let journal = Arc::new(Self {
+            store: Mutex::default(),
+            path,
+            tail,
+        });
+        (
+            Recorder {
+                journal: Arc::clone(&journal),
+                tail: sender,
+                memory_limit,
+            },
+            journal,
+        )
+    }
+
+    /// How far it has come by now.
+    pub fn tail(&self) -> Tail {
+        *self.tail.borrow()
+    }
+
+    /// A receiver that hears of every change of [`Self::tail`].
+    pub(super) fn watch(&self) -> watch::Receiver<Tail> {
+        self.tail.clone()
+    }
+
+    /// The bytes from `position` on, at most about `wanted` of them but at least one whole record.
+    pub(super) fn look(&self, position: u64, wanted: usize) -> Found {
+        let store = self.store();
+        let from = usize::try_from(position).unwrap_or(usize::MAX);
+        match (store.memory.get(from..), &store.file) {
+            (Some(rest), file) if !rest.is_empty() || file.is_none() => {
+                Found::Memory(Bytes::copy_from_slice(whole_records(rest, wanted)))
+            }
+            (_, Some(file)) => Found::File(Arc::clone(file)),
+            (_, None) => Found::Memory(Bytes::new()),
+        }
+    }
+
+    fn store(&self) -> MutexGuard<'_, Store> {
+        // A panic under this lock could only be a failed allocation; the bytes are whole either way.
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        if self.store().file.is_none() {
+            return;
+        }
+        let path = std::mem::take(&mut self.path);
+        // Unlinking gigabytes takes a while; a runtime that is going down unlinks on the spot.
+        let unlink = move || drop(std::fs::remove_file(path));
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(unlink)),
+            Err(_) => unlink(),
+        }
+    }
+}
+
+/// The longest run of whole records at the head of `bytes` up to `wanted` bytes, or the first record.
+fn whole_records(bytes: &[u8], wanted: usize) -> &[u8] {
+    let mut end = 0;
+    while let Some((_, data, _)) = bytes.get(end..).and_then(first_record) {
+        let next = end + HEADER + data.len();
+        if end > 0 && next > wanted {
+            break;
+        }
+        end = next;
+    }
+    bytes.get(..end).unwrap_or_default()
+}
+
+/// Takes one record off the head of `bytes`; `None` when it is not whole.
+pub(super) fn first_record(bytes: &[u8]) -> Option<(Stream, &[u8], &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<HEADER>()?;
+    let [stream, length @ ..] = *head;
+    let length = usize::try_from(u32::from_le_bytes(length)).ok()?;
+    let (data, rest) = rest.split_at_checked(length)?;
+    let stream = if stream == 1 { Stream::Stdout } else { Stream::Stderr };
+    Some((stream, data, rest))
+}
+
+fn encode(stream: Stream, data: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(data.len()).expect("a chunk is cut to 32 KiB");
+    let mut record = Vec::with_capacity(HEADER + data.len());
+    record.push(match stream {
+        Stream::Stdout => 1,
+        Stream::Stderr => 2,
+    });
+    record.extend_from_slice(&length.to_le_bytes());
+    record.extend_from_slice(data);
+    record
+}
+
+/// Whether an append had to wait for the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delay {
+    /// It did not.
+    None,
+    /// The journal could not be written for a while; time that counted against the process should start anew.
+    Disk,
+}
+
+/// The writing side, of which there is one.
+///
+/// A recorder that is dropped before [`Recorder::finish`] (its task died) ends the journal with code 1, so that no reader
+/// waits for ever.
+#[derive(Debug)]
+pub struct Recorder {
+    journal: Arc<Journal>,
+    tail: watch::Sender<Tail>,
+    memory_limit: usize,
+}
+
+impl Recorder {
+    /// Appends one chunk and tells the readers. Waits as long as the disk refuses.
+    pub async fn append(&mut self, stream: Stream, data: &[u8]) -> Delay {
+        let mut delay = Delay::None;
+        for data in data.chunks(CHUNK) {
+            let record = encode(stream, data);
+            let grown = record.len() as u64;
+            let position = self.tail.borrow().end;
+            if let Some(record) = self.keep(record)
+                && self.spill(record, position).await == Delay::Disk
+            {
+                delay = Delay::Disk;
+            }
+            self.tail.send_modify(|tail| {
+                tail.end += grown;
+                match stream {
+                    Stream::Stdout => tail.stdout += data.len() as u64,
+                    Stream::Stderr => tail.stderr += data.len() as u64,
+                }
+            });
+        }
+        delay
+    }
+
+    /// Ends the journal. A large one moves into its file; one that cannot stays in memory.
+    pub async fn finish(self, exit: Exit) {
+        self.tail.send_modify(|tail| tail.exit = Some(exit));
+        let memory = {
+            let mut store = self.journal.store();
+            if store.memory.len() <= KEPT_IN_MEMORY {
+                store.memory.shrink_to_fit();
+                return;
+            }
+            store.memory.clone()
+        };
+        match self.write(memory, 0).await {
+            Ok(()) => self.journal.store().memory = Vec::new(),
+            Err(error) => tracing::debug!(%error, "a finished journal stays in memory"),
+        }
+    }
+
+    /// Puts a record into memory; hands it back when it belongs into the file.
+    fn keep(&self, record: Vec<u8>) -> Option<Vec<u8>> {
+        let mut store = self.journal.store();
+        let needed = store.memory.len() + record.len();
+        if store.file.is_some() || needed > self.memory_limit {
+            return Some(record);
+        }
+        if needed > store.memory.capacity() {
+            // Doubling, but never beyond the limit that is promised.
+            let wanted = needed.max(store.memory.capacity() * 2).min(self.memory_limit);
+            let more = wanted - store.memory.len();
+            store.memory.reserve_exact(more);
+        }
+        store.memory.extend_from_slice(&record);
+        None
+    }
+
+    async fn spill(&self, record: Vec<u8>, position: u64) -> Delay {
+        let mut delay = Delay::None;
+        while let Err(error) = self.write(record.clone(), position).await {
+            if delay == Delay::None {
+                tracing::warn!(%error, "the journal cannot be written; its process waits");
+                delay = Delay::Disk;
+            }
+            tokio::time::sleep(DISK_RETRY).await;
+        }
+        if delay == Delay::Disk {
+            tracing::info!("the journal can be written again");
+        }
+        delay
+    }
+
+    /// Writes into the file at `position`, opening it first when there is none.
+    async fn write(&self, bytes: Vec<u8>, position: u64) -> io::Result<()> {
+        let (file, path) = (self.journal.store().file.clone(), self.journal.path.clone());
+        let written = tokio::task::spawn_blocking(move || {
+            let file = match file {
+                Some(file) => file,
+                None => Arc::new(
+                    File::options()
+                        .create(true)
+                        .truncate(true)
+                        .read(true)
+                        .write(true)
+                        .mode(0o600)
+                        .open(path)?,
+                ),
+            };
+            file.write_all_at(&bytes, position)?;
+            Ok::<_, io::Error>(file)
+        });
+        let file = written.await.map_err(io::Error::other)??;
+        self.journal.store().file.get_or_insert(file);
+        Ok(())
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.tail.send_if_modified(|tail| {
+            let lost = tail.exit.is_none();
+            tail.exit.get_or_insert(Exit {
+                code: 1,
+                output_ended: false,
+            });
+            lost
+        });
+    }
+}

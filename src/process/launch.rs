@@ -1,0 +1,208 @@
+//! Starting a command: what it gets, where its program is found, how its pipes are laid.
+//!
+//! The program is looked up here, in the `PATH` of the *final* environment (runner-protocol 7): the standard library
+//! would search the daemon's own. Everything in this file blocks and runs on the blocking pool.
+
+use std::{
+    ffi::{OsStr, OsString},
+    io,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use nix::unistd::Pid;
+use tokio::{
+    io::AsyncRead,
+    net::unix::pipe,
+    process::{Child, ChildStdin, Command},
+};
+
+use super::identity::MARK;
+
+/// Another thread that is between fork and exec may hold a file open that was just written; the kernel then refuses to
+/// run it. It is over in microseconds.
+const BUSY_RETRIES: u32 = 20;
+
+/// A command, ready to start. Not `Debug`: it holds secrets (field lesson P80).
+pub struct Launch {
+    /// The program file; see [`resolve`].
+    pub program: PathBuf,
+    /// Its arguments, without the program.
+    pub args: Vec<OsString>,
+    /// The whole environment; a later pair wins.
+    pub env: Vec<(OsString, OsString)>,
+    /// The working directory.
+    pub cwd: PathBuf,
+    /// Whether there is input.
+    pub stdin: Stdin,
+    /// Where standard error goes.
+    pub stderr: Stderr,
+    /// What happens to the group when its leader has ended.
+    pub leftovers: Leftovers,
+}
+
+/// The input of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stdin {
+    /// The null device: a reader sees the end at once (field lesson P48).
+    Null,
+    /// A pipe.
+    Pipe,
+}
+
+/// Where standard error goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stderr {
+    /// Into the journal, as a stream of its own.
+    Journal,
+    /// Into the pipe of standard output, so that the order of the two is exact.
+    WithStdout,
+    /// Nowhere.
+    Discard,
+}
+
+/// What happens to the rest of a group when its leader has ended, and how long output is awaited then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leftovers {
+    /// They live on (an agent may leave a server running). Output is read until its end, until it has been `quiet`, or
+    /// for `most` in all (RUL-46a).
+    Keep {
+        /// Time without a byte.
+        quiet: Duration,
+        /// Time in all.
+        most: Duration,
+    },
+    /// They are killed; output that is still open after `drain` is given up.
+    Kill {
+        /// Time in all.
+        drain: Duration,
+    },
+}
+
+impl Leftovers {
+    /// What a session's children get (RUL-46a).
+    pub const SESSION: Self = Self::Keep {
+        quiet: Duration::from_secs(2),
+        most: Duration::from_secs(10),
+    };
+    /// What the children of a one-shot command get (runner-protocol 5.1).
+    pub const ONE_SHOT: Self = Self::Kill {
+        drain: Duration::from_millis(250),
+    };
+}
+
+/// A program that was not found.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{program}: executable file not found in PATH")]
+pub struct LookupError {
+    /// What was asked for.
+    pub program: String,
+}
+
+/// Finds the program file: a name with a slash as it is, any other in the directories of `path`. Blocks.
+///
+/// # Errors
+/// No directory of `path` holds a file of that name with an execute bit. Empty elements of `path` are skipped.
+pub fn resolve(program: &str, path: Option<&OsStr>) -> Result<PathBuf, LookupError> {
+    if program.contains('/') {
+        return Ok(PathBuf::from(program));
+    }
+    let directories = path.map(std::env::split_paths).into_iter().flatten();
+    let mut candidates = directories
+        .filter(|directory| !directory.as_os_str().is_empty())
+        .map(|d| d.join(program));
+    let found = if program.is_empty() {
+        None
+    } else {
+        candidates.find(|candidate| is_executable(candidate))
+    };
+    found.ok_or_else(|| LookupError {
+        program: program.to_owned(),
+    })
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|meta| !meta.is_dir() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// Output of a child, whatever kind of pipe it came through.
+pub(super) type Output = Box<dyn AsyncRead + Send + Unpin>;
+
+/// A child and its ends of the pipes.
+pub(super) struct Started {
+    pub child: Child,
+    pub leader: Pid,
+    pub stdin: Option<ChildStdin>,
+    pub stdout: Option<Output>,
+    pub stderr: Option<Output>,
+}
+
+/// Starts the command in a process group of its own. Blocks; must run inside a tokio runtime.
+pub(super) fn start(launch: &Launch, session: &str) -> io::Result<Started> {
+    let mut command = Command::new(&launch.program);
+    command
+        .args(&launch.args)
+        .env_clear()
+        .envs(launch.env.iter().map(|(name, value)| (name, value)));
+    command
+        .env(MARK, session)
+        .current_dir(&launch.cwd)
+        .process_group(0)
+        .kill_on_drop(false);
+    command.stdin(match launch.stdin {
+        Stdin::Null => Stdio::null(),
+        Stdin::Pipe => Stdio::piped(),
+    });
+    let mut shared = None;
+    match launch.stderr {
+        Stderr::Journal => command.stdout(Stdio::piped()).stderr(Stdio::piped()),
+        Stderr::Discard => command.stdout(Stdio::piped()).stderr(Stdio::null()),
+        Stderr::WithStdout => {
+            let (reader, writer) = io::pipe()?;
+            shared = Some(pipe::Receiver::from_owned_fd(reader.into())?);
+            command.stdout(writer.try_clone()?).stderr(writer)
+        }
+    };
+    let mut child = start_unless_busy(&mut command)?;
+    // A freshly started child has an id; it is taken away only when the child is reaped.
+    let id = child
+        .id()
+        .and_then(|id| i32::try_from(id).ok())
+        .ok_or_else(|| io::Error::other("no process id"))?;
+    let stdout = match shared {
+        Some(shared) => Some(Box::new(shared) as Output),
+        None => child.stdout.take().map(|pipe| Box::new(pipe) as Output),
+    };
+    let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as Output);
+    Ok(Started {
+        leader: Pid::from_raw(id),
+        stdin: child.stdin.take(),
+        stdout,
+        stderr,
+        child,
+    })
+}
+
+fn start_unless_busy(command: &mut Command) -> io::Result<Child> {
+    let mut tries = 0;
+    loop {
+        match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_RETRIES => {
+                tries += 1;
+                pause_on_this_thread();
+            }
+            other => return other,
+        }
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "runs on the blocking pool, where a pause of a millisecond harms nobody"
+)]
+fn pause_on_this_thread() {
+    std::thread::sleep(Duration::from_millis(1));
+}
