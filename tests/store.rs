@@ -12,10 +12,16 @@
 mod accounts;
 #[path = "store/catalog.rs"]
 mod catalog;
+#[path = "store/conversations.rs"]
+mod conversations;
 #[path = "store/disk.rs"]
 mod disk;
 #[path = "store/homes.rs"]
 mod homes;
+#[path = "store/lab.rs"]
+mod lab;
+#[path = "store/machines.rs"]
+mod machines;
 #[path = "store/migrations.rs"]
 mod migrations;
 #[path = "store/runners.rs"]
@@ -24,3 +30,7 @@ mod runners;
 mod secrets;
 #[path = "store/support.rs"]
 mod support;
+#[path = "store/transcript.rs"]
+mod transcript;
+#[path = "store/turns.rs"]
+mod turns;

@@ -1,0 +1,1066 @@
+//! Machines: leases, operations, fences, quotas and sweeps.
+
+use std::time::Duration;
+
+use diesel::prelude::*;
+use futures_util::future::join_all;
+
+use fountain::store::backend::Kind;
+use fountain::store::schema::machines;
+use fountain_actors::domain::conversation::ConversationStatus;
+use fountain_actors::domain::event::{NewStage, Stage, StageState};
+use fountain_actors::domain::machine::{
+    DestroyReason, MachineEvent, MachineMode, MachineState, MachineStatus, Transition,
+};
+use fountain_actors::domain::operation::{Outcome, Receipt, Verb};
+use fountain_actors::domain::turn::{OrphanReason, TurnStatus};
+use fountain_actors::domain::*;
+use fountain_actors::ports::store::conversations::{Launch, Limits};
+use fountain_actors::ports::store::machines::{
+    ClaimAnswer, ClaimRefusal, FenceAnswer, Finish, ParkRule, Patch, Purpose,
+};
+use fountain_actors::ports::store::{ConversationStore, MachineStore, StoreError, TurnStore};
+
+use crate::lab::{Lab, ROOMY, TTL};
+use crate::support::{id, not_found, refused};
+
+const EPHEMERAL: MachineMode = MachineMode::Ephemeral;
+const PERSISTENT: MachineMode = MachineMode::Persistent;
+
+fn wake() -> Purpose {
+    Purpose::Wake { limits: ROOMY }
+}
+
+#[actix::test]
+async fn inv_03_inv_04_one_holder_at_a_time_and_no_epoch_twice() {
+    for lab in Lab::all().await {
+        let machine = lab.launch(EPHEMERAL, None).await.machine.id;
+        let first = lab.claim(machine, Purpose::Provision).await;
+        assert_eq!(first.claimed.epoch, Epoch(1), "0 is never a lease");
+        let answer = lab.try_claim(machine, Purpose::Provision).await;
+        assert!(
+            matches!(answer, ClaimAnswer::Held { ref holder, .. } if holder == "node-a/1"),
+            "{answer:?}"
+        );
+        lab.store().release(machine, first.claimed.epoch).await.unwrap();
+        let second = lab.claim(machine, Purpose::Provision).await;
+        assert_eq!(second.claimed.epoch, Epoch(2));
+        lab.expire(machine);
+        let third = lab.claim(machine, Purpose::Provision).await;
+        assert_eq!(third.claimed.epoch, Epoch(3));
+        let old = lab.store().release(machine, second.claimed.epoch).await;
+        assert!(matches!(old, Err(StoreError::Stale(_))), "{old:?}");
+    }
+}
+
+#[actix::test]
+async fn inv_04_of_many_claims_at_once_one_is_had() {
+    for lab in Lab::all().await {
+        let machine = lab.launch(EPHEMERAL, None).await.machine.id;
+        let answers = join_all((0..8).map(|_| lab.try_claim(machine, Purpose::Provision))).await;
+        let had = answers
+            .iter()
+            .filter(|answer| matches!(answer, ClaimAnswer::Claimed(_)))
+            .count();
+        assert_eq!(had, 1, "{answers:?}");
+    }
+}
+
+#[actix::test]
+async fn inv_06_rul_l_3_a_superseded_finish_writes_its_own_journal_row_and_nothing_else() {
+    for lab in Lab::all().await {
+        let view = lab.launch(EPHEMERAL, None).await;
+        let machine = view.machine.id;
+        let dead = lab.claim(machine, Purpose::Provision).await;
+        lab.expire(machine);
+        let alive = lab.claim(machine, Purpose::Provision).await;
+        assert_eq!(alive.claimed.debts.len(), 1, "what the dead owner left is shown");
+        assert_eq!(alive.claimed.debts[0].id, dead.operation);
+        let before = lab.machine(machine).await;
+
+        let advanced = lab
+            .store()
+            .advance(
+                machine,
+                dead.claimed.epoch,
+                Some(MachineEvent::CreateAnswered),
+                Patch::default(),
+                vec![],
+                lab.now(),
+            )
+            .await;
+        assert!(matches!(advanced, Err(StoreError::Stale(_))), "{advanced:?}");
+        let late = Finish {
+            event: Some(MachineEvent::BuildFailed),
+            stages: vec![(
+                view.conversation.id,
+                NewStage::new(Stage::Provision, StageState::Failed),
+            )],
+            audit: vec![lab.audit("sandbox.provision_failed")],
+            usage: Some("provision_failed"),
+            ..lab.new_finish(&dead, None)
+        };
+        let finished = lab.store().finish(late).await;
+        assert!(matches!(finished, Err(StoreError::Stale(_))), "{finished:?}");
+
+        assert_eq!(lab.machine(machine).await, before);
+        assert_eq!(lab.outcomes(machine), [Some("superseded".to_owned()), None]);
+        assert!(lab.events(view.conversation.id).await.is_empty());
+        assert!(lab.used().is_empty());
+        assert_eq!(lab.audited(), ["conversation.created"]);
+    }
+}
+
+#[actix::test]
+async fn m2_m3_m4_a_build_is_a_claim_a_step_and_a_finish() {
+    for lab in Lab::all().await {
+        let view = lab.launch(EPHEMERAL, None).await;
+        let (machine, conversation) = (view.machine.id, view.conversation.id);
+        let mut claim = lab.new_claim(machine, Purpose::Provision);
+        claim.stages = vec![(conversation, NewStage::new(Stage::Provision, StageState::Started))];
+        let done = lab.store().claim(claim.clone()).await.unwrap();
+        assert_eq!(done.cursors.len(), 1, "the commit announces its stage");
+        let ClaimAnswer::Claimed(claimed) = done.value else {
+            panic!("{done:?}")
+        };
+        assert_eq!(claimed.machine.transition, Some(Transition::Provisioning));
+        assert_eq!(claimed.before.transition, None);
+        assert_eq!(claimed.machine.transition_at, Some(claim.now));
+
+        let renamed = Patch {
+            name: Some("fountain-other".into()),
+            provider_meta: [("address".to_owned(), "10.0.0.1".into())].into(),
+            ..Patch::default()
+        };
+        let row = lab
+            .store()
+            .advance(
+                machine,
+                claimed.epoch,
+                Some(MachineEvent::CreateAnswered),
+                renamed,
+                vec![],
+                lab.now(),
+            )
+            .await
+            .unwrap()
+            .value;
+        assert_eq!(row.status, MachineStatus::Starting);
+        assert_eq!(row.name, "fountain-other");
+        assert_eq!(
+            row.provider_meta,
+            serde_json::json!({"root": "/srv", "address": "10.0.0.1"}),
+            "merged by key"
+        );
+        assert_eq!(row.transition_at, Some(claim.now), "RUL-L-12");
+
+        let held = crate::lab::Held {
+            machine,
+            operation: claim.operation_id,
+            claimed,
+        };
+        let finish = Finish {
+            stages: vec![(conversation, NewStage::new(Stage::Provision, StageState::Done))],
+            audit: vec![lab.audit("sandbox.provisioned")],
+            usage: Some("started"),
+            ..lab.new_finish(&held, Some(MachineEvent::BuildFinished))
+        };
+        let finished = lab.store().finish(finish).await.unwrap().value;
+        assert!(!finished.fenced);
+        assert_eq!(finished.machine.state(lab.now()), MachineState::Up);
+        assert_eq!(finished.machine.lease, None);
+        assert_eq!(finished.machine.build_fingerprint.as_deref(), Some("f00d"));
+        assert_eq!(lab.told(conversation).await, ["provision/started", "provision/done"]);
+        assert_eq!(lab.used(), ["started"]);
+        let journal = lab.store().operations(lab.account, machine, 10).await.unwrap();
+        assert_eq!(
+            (journal[0].verb, journal[0].outcome),
+            (Verb::Provision, Some(Outcome::Done))
+        );
+        assert!(journal[0].finished_at.is_some());
+        not_found(lab.store().operations(id(), machine, 10).await);
+    }
+}
+
+#[actix::test]
+async fn inv_22_a_machine_is_not_ready_without_its_fingerprint() {
+    for lab in Lab::all().await {
+        let machine = lab.launch(EPHEMERAL, None).await.machine.id;
+        let held = lab.claim(machine, Purpose::Provision).await;
+        let created = Some(MachineEvent::CreateAnswered);
+        lab.store()
+            .advance(
+                machine,
+                held.claimed.epoch,
+                created,
+                Patch::default(),
+                vec![],
+                lab.now(),
+            )
+            .await
+            .unwrap();
+        let bare = Finish {
+            patch: Patch::default(),
+            ..lab.new_finish(&held, Some(MachineEvent::BuildFinished))
+        };
+        assert!(matches!(
+            lab.store().finish(bare).await,
+            Err(StoreError::Internal { .. })
+        ));
+        assert_eq!(lab.machine(machine).await.status, MachineStatus::Starting);
+    }
+}
+
+#[actix::test]
+async fn inv_02_inv_23_a_fence_before_the_finalize_wins_over_a_build() {
+    for lab in Lab::all().await {
+        let view = lab.launch(EPHEMERAL, None).await;
+        let machine = view.machine.id;
+        let held = lab.claim(machine, Purpose::Provision).await;
+        let created = Some(MachineEvent::CreateAnswered);
+        lab.store()
+            .advance(
+                machine,
+                held.claimed.epoch,
+                created,
+                Patch::default(),
+                vec![],
+                lab.now(),
+            )
+            .await
+            .unwrap();
+        lab.fence(machine, DestroyReason::Terminated).await.unwrap();
+        let finish = Finish {
+            stages: vec![(view.conversation.id, NewStage::new(Stage::Provision, StageState::Done))],
+            audit: vec![lab.audit("sandbox.provisioned")],
+            ..lab.new_finish(&held, Some(MachineEvent::BuildFinished))
+        };
+        let finished = lab.store().finish(finish).await.unwrap().value;
+        assert!(finished.fenced);
+        assert_eq!(finished.machine.status, MachineStatus::Starting);
+        assert_eq!(finished.machine.transition, Some(Transition::Destroying));
+        assert_eq!(finished.machine.lease, None, "the destroy runs next");
+        assert!(
+            lab.events(view.conversation.id).await.is_empty(),
+            "nobody is told that it is ready"
+        );
+        assert!(!lab.audited().contains(&"sandbox.provisioned".to_owned()));
+        let destroy = lab.claim(machine, Purpose::Destroy).await;
+        let gone = lab.finish(&destroy, MachineEvent::DeleteConfirmed).await;
+        assert_eq!(gone.machine.status, MachineStatus::Terminated);
+    }
+}
+
+#[actix::test]
+async fn rul_l_25_a_wake_under_a_fence_writes_the_true_status_and_no_resumed() {
+    for lab in Lab::all().await {
+        let machine = lab.up(EPHEMERAL).await.machine.id;
+        lab.park(machine).await;
+        let held = lab.claim(machine, wake()).await;
+        assert_eq!(lab.machine(machine).await.state(lab.now()), MachineState::Waking);
+        lab.fence(machine, DestroyReason::Terminated).await.unwrap();
+        let finish = Finish {
+            audit: vec![lab.audit("sandbox.resumed")],
+            usage: Some("resumed"),
+            ..lab.new_finish(&held, Some(MachineEvent::WakeConfirmed))
+        };
+        let finished = lab.store().finish(finish).await.unwrap().value;
+        assert!(finished.fenced);
+        assert_eq!(finished.machine.status, MachineStatus::Ready);
+        assert_eq!(finished.machine.transition, Some(Transition::Destroying));
+        assert!(!lab.audited().contains(&"sandbox.resumed".to_owned()));
+        assert_eq!(lab.used(), ["resumed"], "the machine ran, so it costs");
+    }
+}
+
+#[actix::test]
+async fn inv_01_inv_11_a_terminal_row_stays_and_is_dated_once() {
+    for lab in Lab::all().await {
+        let machine = lab.up(EPHEMERAL).await.machine.id;
+        lab.fence(machine, DestroyReason::Terminated).await.unwrap();
+        let held = lab.claim(machine, Purpose::Destroy).await;
+        let gone = lab.finish(&held, MachineEvent::DeleteConfirmed).await.machine;
+        assert!(gone.terminated_at.is_some());
+        assert_eq!((gone.transition, gone.transition_at), (None, None));
+        for purpose in [
+            Purpose::Provision,
+            wake(),
+            Purpose::Destroy,
+            Purpose::Confirm,
+            Purpose::Park(lab.park_rule()),
+        ] {
+            let answer = lab.try_claim(machine, purpose).await;
+            let terminal = ClaimAnswer::Not(ClaimRefusal::Terminal(MachineStatus::Terminated));
+            assert_eq!(answer, terminal);
+        }
+        assert_eq!(
+            lab.fence(machine, DestroyReason::Idle).await.unwrap(),
+            FenceAnswer::AlreadyTerminal(gone.clone())
+        );
+        assert_eq!(lab.machine(machine).await, gone);
+        let late = lab
+            .store()
+            .finish(lab.new_finish(&held, Some(MachineEvent::DeleteConfirmed)))
+            .await;
+        assert!(matches!(late, Err(StoreError::Stale(_))));
+    }
+}
+
+#[actix::test]
+async fn m22_a_late_stamp_on_a_gone_row_is_cleared() {
+    for lab in Lab::all().await {
+        let machine = lab.up(EPHEMERAL).await.machine.id;
+        diesel::update(machines::table.find(machine.to_string()))
+            .set((
+                machines::status.eq("terminated"),
+                machines::transition.eq("destroying"),
+                machines::transition_at.eq(lab.now().naive_utc()),
+            ))
+            .execute(&mut lab.db.raw())
+            .unwrap();
+        let answer = lab.try_claim(machine, Purpose::Destroy).await;
+        assert_eq!(
+            answer,
+            ClaimAnswer::Not(ClaimRefusal::Terminal(MachineStatus::Terminated))
+        );
+        assert_eq!(lab.machine(machine).await.transition, None);
+    }
+}
+
+#[actix::test]
+async fn inv_12_rul_l_21_a_name_is_free_when_the_delete_is_no_longer_owed() {
+    for lab in Lab::all().await {
+        let named = |name: &str| {
+            let mut launch = lab.new_launch(EPHEMERAL, None);
+            launch.machine.name = name.into();
+            launch
+        };
+        let machine = lab.store().launch(named("chosen")).await.unwrap().value.machine.id;
+        assert_eq!(
+            refused(lab.store().launch(named("chosen")).await),
+            ErrorCode::SandboxUnavailable
+        );
+        let held = lab.claim(machine, Purpose::Provision).await;
+        let failed = Finish {
+            patch: Patch {
+                cleanup_pending: Some(true),
+                ..Patch::default()
+            },
+            receipt: Receipt::of(Outcome::Failed),
+            ..lab.new_finish(&held, Some(MachineEvent::BuildFailed))
+        };
+        let failed = lab.store().finish(failed).await.unwrap().value.machine;
+        assert_eq!((failed.status, failed.cleanup_pending), (MachineStatus::Failed, true));
+        assert!(failed.is_counted(), "it may still cost money");
+        assert_eq!(
+            refused(lab.store().launch(named("chosen")).await),
+            ErrorCode::SandboxUnavailable
+        );
+        assert!(
+            lab.store()
+                .live_names(failed.provider)
+                .await
+                .unwrap()
+                .contains("chosen")
+        );
+
+        let held = lab.claim(machine, Purpose::Destroy).await;
+        let gone = lab.finish(&held, MachineEvent::DeleteConfirmed).await.machine;
+        assert_eq!((gone.status, gone.cleanup_pending), (MachineStatus::Failed, false));
+        assert_eq!(gone.terminated_at, failed.terminated_at, "INV-11");
+        lab.store().launch(named("chosen")).await.unwrap();
+    }
+}
+
+#[actix::test]
+async fn inv_15_renewing_moves_the_lease_and_nothing_else() {
+    for lab in Lab::all().await {
+        let machine = lab.launch(EPHEMERAL, None).await.machine.id;
+        let held = lab.claim(machine, Purpose::Provision).await;
+        let epoch = held.claimed.epoch;
+        let before = lab.machine(machine).await;
+        let longer = Duration::from_secs(600);
+        lab.store()
+            .renew(machine, epoch, "node-a/1".into(), longer, lab.now())
+            .await
+            .unwrap();
+        let after = lab.machine(machine).await;
+        assert_eq!(after.updated_at, before.updated_at);
+        assert!(after.lease.as_ref().unwrap().until > before.lease.unwrap().until);
+        for (epoch, holder) in [(epoch, "node-a/2"), (Epoch(epoch.0 + 1), "node-a/1")] {
+            let other = lab
+                .store()
+                .renew(machine, epoch, holder.into(), longer, lab.now())
+                .await;
+            assert!(matches!(other, Err(StoreError::Stale(_))), "{other:?}");
+        }
+        lab.expire(machine);
+        lab.store()
+            .renew(machine, epoch, "node-a/1".into(), TTL, lab.now())
+            .await
+            .expect("nobody took it");
+    }
+}
+
+#[actix::test]
+async fn inv_35_last_resumed_at_moves_only_from_suspended_to_ready() {
+    for lab in Lab::all().await {
+        let machine = lab.up(EPHEMERAL).await.machine.id;
+        let resumed = |held: &crate::lab::Held, at: Moment| Finish {
+            patch: Patch {
+                last_resumed_at: Some(at),
+                ..Patch::default()
+            },
+            ..lab.new_finish(held, Some(MachineEvent::WakeConfirmed))
+        };
+        let held = lab.claim(machine, Purpose::Confirm).await;
+        let up = lab
+            .store()
+            .finish(resumed(&held, lab.now()))
+            .await
+            .unwrap()
+            .value
+            .machine;
+        assert_eq!(up.last_resumed_at, None, "it was up");
+        lab.park(machine).await;
+        let held = lab.claim(machine, wake()).await;
+        let at = lab.now();
+        let up = lab.store().finish(resumed(&held, at)).await.unwrap().value.machine;
+        assert_eq!(up.last_resumed_at, Some(at));
+    }
+}
+
+#[actix::test]
+async fn rul_l_4_an_unknown_outcome_keeps_the_stamp_and_leaves_a_debt() {
+    for lab in Lab::all().await {
+        let machine = lab.up(EPHEMERAL).await.machine.id;
+        lab.park(machine).await;
+        let held = lab.claim(machine, wake()).await;
+        let unknown = Finish {
+            keep_stamp: true,
+            receipt: Receipt::of(Outcome::Unknown),
+            ..lab.new_finish(&held, None)
+        };
+        let row = lab.store().finish(unknown).await.unwrap().value.machine;
+        assert_eq!(row.state(lab.now()), MachineState::WakeStale);
+        let held = lab.claim(machine, Purpose::Confirm).await;
+        assert_eq!(held.claimed.debts.len(), 1);
+        assert_eq!(held.claimed.debts[0].outcome, Some(Outcome::Unknown));
+        let settled = lab.finish(&held, MachineEvent::WakeConfirmed).await.machine;
+        assert_eq!(settled.state(lab.now()), MachineState::Up);
+        let held = lab.claim(machine, Purpose::Confirm).await;
+        assert_eq!(
+            held.claimed.debts.len(),
+            1,
+            "a probe within two minutes may have come too early"
+        );
+        let late = Finish {
+            now: lab.in_seconds(121),
+            ..lab.new_finish(&held, None)
+        };
+        lab.store().finish(late).await.unwrap();
+        assert!(lab.claim(machine, Purpose::Confirm).await.claimed.debts.is_empty());
+    }
+}
+
+#[actix::test]
+async fn inv_52_a_repeated_fence_keeps_the_first_stamp_and_one_audit_row() {
+    for lab in Lab::all().await {
+        let machine = lab.up(EPHEMERAL).await.machine.id;
+        let FenceAnswer::Fenced(first) = lab.fence(machine, DestroyReason::Terminated).await.unwrap() else {
+            panic!()
+        };
+        let FenceAnswer::Fenced(second) = lab.fence(machine, DestroyReason::Idle).await.unwrap() else {
+            panic!()
+        };
+        assert_eq!(first, second);
+        let asked = lab
+            .audited()
+            .into_iter()
+            .filter(|action| action == "sandbox.teardown_requested")
+            .count();
+        assert_eq!(asked, 1);
+    }
+}
+
+#[actix::test]
+async fn inv_53_after_the_fence_nobody_attaches_is_admitted_wakes_or_serves() {
+    for lab in Lab::all().await {
+        let serving = lab.up(PERSISTENT).await;
+        let machine = serving.machine.id;
+        lab.fence(machine, DestroyReason::Reset).await.unwrap();
+        assert_eq!(refused(lab.attach(machine).await), ErrorCode::SandboxResetPending);
+        let admitted = lab.store().admit_turn(lab.new_admit(&serving)).await;
+        assert_eq!(refused(admitted), ErrorCode::SandboxUnavailable);
+        for purpose in [
+            wake(),
+            Purpose::Confirm,
+            Purpose::Park(lab.park_rule()),
+            Purpose::Provision,
+        ] {
+            let answer = lab.try_claim(machine, purpose).await;
+            assert_eq!(answer, ClaimAnswer::Not(ClaimRefusal::Doomed { reset: true }));
+        }
+        let server = lab.store().start_server(serving.conversation.id, lab.now()).await;
+        assert_eq!(refused(server), ErrorCode::SandboxResetPending);
+        let queued = lab.store().queue_turn(lab.new_queue(&serving, None)).await;
+        assert_eq!(refused(queued), ErrorCode::SandboxResetPending);
+    }
+}
+
+#[actix::test]
+async fn inv_55_a_reset_is_refused_where_there_is_nothing_to_reset() {
+    for lab in Lab::all().await {
+        let reset = |machine| lab.fence(machine, DestroyReason::Reset);
+        let ephemeral = lab.up(EPHEMERAL).await.machine.id;
+        assert_eq!(refused(reset(ephemeral).await), ErrorCode::SandboxNotResettable);
+        let new = lab.launch(PERSISTENT, None).await;
+        let answer = reset(new.machine.id).await;
+        assert!(
+            matches!(&answer, Err(StoreError::Refused(Refusal::NotResettable(why))) if why == "pending"),
+            "{answer:?}"
+        );
+        lab.build(new.machine.id).await;
+        let serving = lab.serve(new.conversation.id).await;
+        let turn = lab.admit(&serving).await;
+        assert_eq!(refused(reset(new.machine.id).await), ErrorCode::SandboxMidTurn);
+        let ending = turn::Ending::interrupted(turn.id, lab.now());
+        lab.store()
+            .close_turn(new.conversation.id, ending, None, false)
+            .await
+            .unwrap();
+        reset(new.machine.id).await.unwrap();
+        assert_eq!(refused(reset(new.machine.id).await), ErrorCode::SandboxResetPending);
+        assert!(lab.audited().contains(&"sandbox.reset_requested".to_owned()));
+        not_found(reset(id()).await);
+    }
+}
+
+#[actix::test]
+async fn inv_51_inv_102_a_slot_is_held_until_the_delete_is_confirmed() {
+    for lab in Lab::all().await {
+        let one = Limits { fleet: 100, cap: 1 };
+        let tight = || Launch {
+            limits: one,
+            ..lab.new_launch(EPHEMERAL, None)
+        };
+        let machine = lab.store().launch(tight()).await.unwrap().value.machine.id;
+        lab.build(machine).await;
+        assert_eq!(
+            refused(lab.store().launch(tight()).await),
+            ErrorCode::SandboxQuotaExceeded
+        );
+        lab.park(machine).await;
+        lab.fence(machine, DestroyReason::Terminated).await.unwrap();
+        assert_eq!(
+            refused(lab.store().launch(tight()).await),
+            ErrorCode::SandboxQuotaExceeded,
+            "parked and doomed"
+        );
+        let held = lab.claim(machine, Purpose::Destroy).await;
+        let unconfirmed = Finish {
+            receipt: Receipt::of(Outcome::Unconfirmed),
+            ..lab.new_finish(&held, None)
+        };
+        let row = lab.store().finish(unconfirmed).await.unwrap().value.machine;
+        assert_eq!(row.transition, Some(Transition::Destroying));
+        assert_eq!(
+            refused(lab.store().launch(tight()).await),
+            ErrorCode::SandboxQuotaExceeded
+        );
+        let held = lab.claim(machine, Purpose::Destroy).await;
+        lab.finish(&held, MachineEvent::DeleteConfirmed).await;
+        lab.store().launch(tight()).await.unwrap();
+    }
+}
+
+#[actix::test]
+async fn inv_56_rul_l_38_a_destroy_ends_the_turns_on_it_and_the_sessions() {
+    for lab in Lab::all().await {
+        let serving = lab.up(PERSISTENT).await;
+        let (machine, conversation) = (serving.machine.id, serving.conversation.id);
+        let chosen = fountain_actors::ports::store::transcript::Effect::SessionChosen {
+            session_id: "s-1".into(),
+        };
+        lab.effect(&serving, chosen).await;
+        let turn = lab.admit(&serving).await;
+        lab.fence(machine, DestroyReason::AgentDeleted).await.unwrap();
+        let held = lab.claim(machine, Purpose::Destroy).await;
+        let finish = Finish {
+            end_turns: Some(OrphanReason::MachineDestroyed),
+            forget_sessions: true,
+            stages: vec![(
+                conversation,
+                NewStage::new(Stage::Sandbox, StageState::Done).with("event", "reset"),
+            )],
+            audit: vec![lab.audit("sandbox.destroyed")],
+            ..lab.new_finish(&held, Some(MachineEvent::DeleteConfirmed))
+        };
+        let finished = lab.store().finish(finish).await.unwrap();
+        assert_eq!(finished.value.ended_turns.len(), 1);
+        let (of, ended) = &finished.value.ended_turns[0];
+        assert_eq!(
+            (*of, ended.id, ended.status),
+            (conversation, turn.id, TurnStatus::Interrupted)
+        );
+        assert!(ended.orphaned_at.is_some());
+        let row = lab.conversation(conversation).await;
+        assert_eq!((row.status, row.runtime_session_id), (ConversationStatus::Idle, None));
+        assert_eq!(
+            lab.told(conversation).await,
+            [
+                "turn/started",
+                "reattach/interrupted",
+                "turn/interrupted",
+                "sandbox/done"
+            ]
+        );
+        let newest = lab.events(conversation).await.last().unwrap().id;
+        assert_eq!(
+            finished.cursors.iter().map(|cursor| cursor.id).collect::<Vec<_>>(),
+            [newest]
+        );
+        assert!(lab.audited().contains(&"conversation.turn.orphaned".to_owned()));
+    }
+}
+
+#[actix::test]
+async fn m18_a_lost_machine_is_fenced_and_ended_in_one_step() {
+    for lab in Lab::all().await {
+        let serving = lab.up(EPHEMERAL).await;
+        let machine = serving.machine.id;
+        let turn = lab.admit(&serving).await;
+        let held = lab.claim(machine, Purpose::Confirm).await;
+        let finished = lab
+            .store()
+            .retire_lost(lab.new_finish(&held, None))
+            .await
+            .unwrap()
+            .value;
+        assert_eq!(finished.machine.status, MachineStatus::Terminated);
+        assert_eq!(finished.machine.transition_reason.as_deref(), Some("provider_gone"));
+        assert_eq!(lab.machine(machine).await, finished.machine);
+        assert_eq!(finished.ended_turns[0].1.id, turn.id);
+        let again = lab.store().retire_lost(lab.new_finish(&held, None)).await;
+        assert!(matches!(again, Err(StoreError::Stale(_))));
+    }
+}
+
+#[actix::test]
+async fn r_03_r_20_of_two_operations_one_runs_and_the_other_finds_it_done() {
+    for lab in Lab::all().await {
+        let machine = lab.up(PERSISTENT).await.machine.id;
+        lab.park(machine).await;
+        let answers = join_all((0..4).map(|_| lab.try_claim(machine, wake()))).await;
+        assert_eq!(
+            answers
+                .iter()
+                .filter(|answer| matches!(answer, ClaimAnswer::Claimed(_)))
+                .count(),
+            1
+        );
+        assert_eq!(
+            answers
+                .iter()
+                .filter(|answer| matches!(answer, ClaimAnswer::Held { .. }))
+                .count(),
+            3
+        );
+        let epoch = lab.machine(machine).await.lease_epoch;
+        lab.store().release(machine, epoch).await.unwrap();
+        lab.fence(machine, DestroyReason::Reset).await.unwrap();
+        let answers = join_all((0..4).map(|_| lab.try_claim(machine, Purpose::Destroy))).await;
+        assert_eq!(
+            answers
+                .iter()
+                .filter(|answer| matches!(answer, ClaimAnswer::Claimed(_)))
+                .count(),
+            1,
+            "{answers:?}"
+        );
+    }
+}
+
+#[actix::test]
+async fn r_04_two_wakes_at_the_last_slot_and_exactly_one_passes() {
+    for lab in Lab::all().await {
+        let mut parked = Vec::new();
+        for _ in 0..2 {
+            let machine = lab.up(EPHEMERAL).await.machine.id;
+            lab.park(machine).await;
+            parked.push(machine);
+        }
+        let limits = Limits { fleet: 100, cap: 1 };
+        let answers = join_all(
+            parked
+                .iter()
+                .map(|machine| lab.try_claim(*machine, Purpose::Wake { limits })),
+        )
+        .await;
+        let passed = answers
+            .iter()
+            .filter(|answer| matches!(answer, ClaimAnswer::Claimed(_)))
+            .count();
+        assert_eq!(passed, 1, "{answers:?}");
+        let refusal = ClaimAnswer::Not(ClaimRefusal::Refused(Refusal::QuotaExceeded { active: 1, limit: 1 }));
+        assert!(answers.contains(&refusal), "{answers:?}");
+    }
+}
+
+#[actix::test]
+async fn inv_101_rul_l_71_a_wake_is_counted_from_its_claim_and_never_twice() {
+    for lab in Lab::all().await {
+        let machine = lab.up(EPHEMERAL).await.machine.id;
+        lab.park(machine).await;
+        let limits = Limits { fleet: 100, cap: 1 };
+        lab.claim(machine, Purpose::Wake { limits }).await;
+        let full = Launch {
+            limits,
+            ..lab.new_launch(EPHEMERAL, None)
+        };
+        assert_eq!(
+            refused(lab.store().launch(full.clone()).await),
+            ErrorCode::SandboxQuotaExceeded
+        );
+        lab.expire(machine);
+        assert_eq!(
+            refused(lab.store().launch(full).await),
+            ErrorCode::SandboxQuotaExceeded,
+            "RUL-L-70"
+        );
+        let held = lab.claim(machine, Purpose::Wake { limits }).await;
+        assert_eq!(
+            held.claimed.before.transition,
+            Some(Transition::Resuming),
+            "the dead stamp shows"
+        );
+    }
+}
+
+#[actix::test]
+async fn p73_fifty_launches_at_once_against_a_cap_of_five_make_five() {
+    for lab in Lab::all().await {
+        let limits = Limits { fleet: 1000, cap: 5 };
+        let launches = (0..50).map(|_| {
+            lab.store().launch(Launch {
+                limits,
+                ..lab.new_launch(EPHEMERAL, Some("go"))
+            })
+        });
+        let answers = join_all(launches).await;
+        let made = answers.iter().filter(|answer| answer.is_ok()).count();
+        assert_eq!(made, 5);
+        for answer in answers.into_iter().filter(Result::is_err) {
+            assert_eq!(refused(answer), ErrorCode::SandboxQuotaExceeded);
+        }
+        assert_eq!(
+            lab.store().machine_views(lab.account, vec![]).await.unwrap().len(),
+            5,
+            "INV-100"
+        );
+    }
+}
+
+#[actix::test]
+async fn lifecycle_8_fleet_before_suspension_before_cap_and_the_override_wins() {
+    for lab in Lab::all().await {
+        let with = |limits| Launch {
+            limits,
+            ..lab.new_launch(EPHEMERAL, None)
+        };
+        let (full, closed) = (Limits { fleet: 0, cap: 0 }, Limits { fleet: 9, cap: 0 });
+        lab.limit_account(None, true);
+        assert_eq!(refused(lab.store().launch(with(full)).await), ErrorCode::FleetFull);
+        assert_eq!(
+            refused(lab.store().launch(with(closed)).await),
+            ErrorCode::AccountSuspended
+        );
+        lab.limit_account(None, false);
+        assert_eq!(
+            refused(lab.store().launch(with(closed)).await),
+            ErrorCode::SandboxQuotaExceeded
+        );
+        lab.limit_account(Some(1), false);
+        let machine = lab.store().launch(with(closed)).await.unwrap().value.machine.id;
+        lab.limit_account(Some(0), false);
+        assert_eq!(
+            refused(lab.store().launch(with(ROOMY)).await),
+            ErrorCode::SandboxQuotaExceeded
+        );
+        lab.build(machine).await;
+        lab.park(machine).await;
+        lab.limit_account(None, true);
+        let answer = lab.try_claim(machine, wake()).await;
+        let suspended = Refusal::Plain(ErrorCode::AccountSuspended);
+        assert_eq!(answer, ClaimAnswer::Not(ClaimRefusal::Refused(suspended)));
+    }
+}
+
+#[actix::test]
+async fn rul_l_70_the_count_in_sql_is_the_count_of_the_domain() {
+    for lab in Lab::all().await {
+        let transitions = [
+            None,
+            Some("provisioning"),
+            Some("resuming"),
+            Some("parking"),
+            Some("destroying"),
+        ];
+        for status in MachineStatus::ALL {
+            for transition in transitions {
+                for owed in [false, true] {
+                    let (account, agent) = lab.tenant();
+                    let mut launch = lab.new_launch(EPHEMERAL, None);
+                    launch.conversation = lab.new_conversation((account, agent));
+                    launch.machine.agent_id = agent;
+                    let machine = lab.store().launch(launch.clone()).await.unwrap().value.machine.id;
+                    diesel::update(machines::table.find(machine.to_string()))
+                        .set((
+                            machines::status.eq(status.as_str()),
+                            machines::transition.eq(transition),
+                            machines::transition_at.eq(transition.map(|_| lab.now().naive_utc())),
+                            machines::cleanup_pending.eq(owed),
+                        ))
+                        .execute(&mut lab.db.raw())
+                        .unwrap();
+                    let counted = lab.machine(machine).await.is_counted();
+                    let mut next = lab.new_launch(EPHEMERAL, None);
+                    next.conversation = lab.new_conversation((account, agent));
+                    next.machine.agent_id = agent;
+                    next.limits = Limits { fleet: 1000, cap: 1 };
+                    let refused = lab.store().launch(next).await.is_err();
+                    assert_eq!(refused, counted, "{status} {transition:?} {owed}");
+                }
+            }
+        }
+    }
+}
+
+#[actix::test]
+async fn m7_a_park_is_refused_while_somebody_is_there() {
+    for lab in Lab::all().await {
+        let serving = lab.up(PERSISTENT).await;
+        let (machine, conversation) = (serving.machine.id, serving.conversation.id);
+        let park = |rule| lab.try_claim(machine, Purpose::Park(rule));
+        let occupied = ClaimAnswer::Not(ClaimRefusal::Occupied);
+        let turn = lab.admit(&serving).await;
+        let live = ParkRule {
+            live_servers: vec![conversation],
+            ..lab.park_rule()
+        };
+        assert_eq!(park(live.clone()).await, occupied);
+        let marked = ParkRule {
+            marker_before: Some(lab.in_seconds(-900)),
+            ..lab.park_rule()
+        };
+        assert_eq!(park(marked).await, occupied, "INV-36");
+        let idle = ParkRule {
+            idle_before: Some(lab.in_seconds(-60)),
+            ..lab.park_rule()
+        };
+        assert_eq!(park(idle.clone()).await, ClaimAnswer::Not(ClaimRefusal::NotExpired));
+        lab.age(machine, lab.in_seconds(-600));
+        // its turn still runs, but nobody serves it, and all else is old.
+        let held = lab.claim(machine, Purpose::Park(idle)).await;
+        assert_eq!(held.claimed.machine.state(lab.now()), MachineState::Parking);
+        assert_eq!(
+            refused(lab.store().admit_turn(lab.new_admit(&serving)).await),
+            ErrorCode::SandboxUnavailable,
+            "INV-30"
+        );
+        let cut = Finish {
+            end_turns: Some(OrphanReason::MachineParked),
+            ..lab.new_finish(&held, Some(MachineEvent::ParkConfirmed))
+        };
+        let finished = lab.store().finish(cut).await.unwrap().value;
+        assert_eq!(finished.machine.state(lab.now()), MachineState::Asleep);
+        assert_eq!(finished.ended_turns[0].1.id, turn.id);
+        assert_eq!(
+            park(live).await,
+            ClaimAnswer::Not(ClaimRefusal::Status(MachineStatus::Suspended))
+        );
+    }
+}
+
+#[actix::test]
+async fn m10_a_stale_park_is_taken_over_without_a_new_stamp() {
+    for lab in Lab::all().await {
+        let machine = lab.up(PERSISTENT).await.machine.id;
+        let dead = lab.claim(machine, Purpose::Park(lab.park_rule())).await;
+        lab.expire(machine);
+        assert_eq!(lab.machine(machine).await.state(lab.now()), MachineState::ParkStale);
+        let refused_wake = lab.try_claim(machine, wake()).await;
+        assert_eq!(
+            refused_wake,
+            ClaimAnswer::Not(ClaimRefusal::Status(MachineStatus::Ready)),
+            "it is probed first"
+        );
+        let strict = ParkRule {
+            marker_before: Some(lab.in_seconds(-900)),
+            ..lab.park_rule()
+        };
+        let held = lab.claim(machine, Purpose::Park(strict)).await;
+        assert_eq!(
+            held.claimed.machine.transition_at, dead.claimed.machine.transition_at,
+            "RUL-L-12"
+        );
+        let up = lab.finish(&held, MachineEvent::WakeConfirmed).await.machine;
+        assert_eq!(up.state(lab.now()), MachineState::Up);
+    }
+}
+
+#[actix::test]
+async fn rul_30_a_boot_on_sqlite_ends_what_another_incarnation_held() {
+    for lab in Lab::all().await {
+        let machine = lab.launch(EPHEMERAL, None).await.machine.id;
+        let held = lab.claim(machine, Purpose::Provision).await;
+        assert_eq!(
+            lab.store().end_dead_leases("node-a/1".into()).await.unwrap(),
+            0,
+            "its own"
+        );
+        let ended = lab.store().end_dead_leases("node-a/2".into()).await.unwrap();
+        let row = lab.machine(machine).await;
+        assert_eq!(
+            (row.lease_epoch, row.transition),
+            (held.claimed.epoch, Some(Transition::Provisioning))
+        );
+        match lab.db.kind() {
+            Kind::Sqlite => assert_eq!((ended, row.lease, row.woken_at), (1, None, None)),
+            Kind::Postgres => assert!(ended == 0 && row.lease.is_some() && row.woken_at.is_some()),
+        }
+    }
+}
+
+#[actix::test]
+async fn rul_29_leases_have_one_clock() {
+    for lab in Lab::all().await {
+        let fiction = Moment::UNIX_EPOCH;
+        let clock = lab.store().lease_clock(fiction).await.unwrap();
+        match lab.db.kind() {
+            Kind::Sqlite => assert_eq!(clock, fiction),
+            Kind::Postgres => assert!((chrono::Utc::now() - clock).num_seconds().abs() < 60, "{clock}"),
+        }
+    }
+}
+
+#[actix::test]
+async fn rul_l_55_the_teardown_pass_finds_what_is_due_in_a_fair_order() {
+    for lab in Lab::all().await {
+        let mut doomed = Vec::new();
+        for reason in [DestroyReason::Terminated, DestroyReason::Reset, DestroyReason::Idle] {
+            let mode = if reason == DestroyReason::Reset {
+                PERSISTENT
+            } else {
+                EPHEMERAL
+            };
+            let machine = lab.up(mode).await.machine.id;
+            lab.fence(machine, reason).await.unwrap();
+            doomed.push(machine);
+        }
+        let [terminated, reset, idle] = doomed[..] else {
+            unreachable!()
+        };
+        lab.up(EPHEMERAL).await;
+        let found = async |grace: i64| {
+            let rows = lab.store().doomed(lab.now(), lab.in_seconds(grace), 10).await.unwrap();
+            rows.into_iter().map(|machine| machine.id).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            found(-900).await,
+            [reset],
+            "a reset at once, the others after their grace"
+        );
+        assert_eq!(found(60).await, [terminated, reset, idle]);
+        lab.store().postpone(terminated, lab.now()).await.unwrap();
+        assert_eq!(
+            found(60).await,
+            [reset, idle, terminated],
+            "who was tried goes to the back"
+        );
+        lab.store().postpone(reset, lab.in_seconds(300)).await.unwrap();
+        lab.claim(idle, Purpose::Destroy).await;
+        assert_eq!(found(60).await, [terminated], "postponed and leased ones rest");
+    }
+}
+
+#[actix::test]
+async fn inv_36_the_idle_pass_finds_what_is_old_and_unmarked() {
+    for lab in Lab::all().await {
+        let (now, hour) = (lab.now(), lab.in_seconds(-3600));
+        let marker = lab.in_seconds(-900);
+        let parkable = async |idle: Option<Moment>, born: Option<Moment>| {
+            let rows = lab.store().parkable(now, idle, born, marker, 10).await.unwrap();
+            rows.into_iter().map(|machine| machine.id).collect::<Vec<_>>()
+        };
+        let old = lab.up(PERSISTENT).await;
+        let machine = old.machine.id;
+        assert!(parkable(Some(hour), None).await.is_empty());
+        lab.age(machine, lab.in_seconds(-7200));
+        assert_eq!(parkable(Some(hour), None).await, [machine]);
+        assert!(parkable(None, None).await.is_empty(), "no bound, no expiry");
+        assert_eq!(parkable(None, Some(hour)).await, [machine], "the ceiling");
+        lab.serve(old.conversation.id).await;
+        assert!(parkable(Some(hour), None).await.is_empty(), "a server was just started");
+        lab.age(machine, lab.in_seconds(-7200));
+        lab.admit(&lab.serve(old.conversation.id).await).await;
+        assert!(parkable(Some(hour), None).await.is_empty());
+    }
+}
+
+#[actix::test]
+async fn rul_l_54_an_ephemeral_machine_that_nobody_can_reach_is_found() {
+    for lab in Lab::all().await {
+        let serving = lab.up(EPHEMERAL).await;
+        let machine = serving.machine.id;
+        lab.age(machine, lab.in_seconds(-7200));
+        let abandoned = async || lab.store().abandoned(lab.in_seconds(-900), 10).await.unwrap().len();
+        assert_eq!(abandoned().await, 0, "its conversation lives");
+        diesel::update(fountain::store::schema::conversations::table)
+            .set(fountain::store::schema::conversations::status.eq("terminated"))
+            .execute(&mut lab.db.raw())
+            .unwrap();
+        assert_eq!(abandoned().await, 1);
+    }
+}
+
+#[actix::test]
+async fn views_show_the_machines_of_one_account_with_everybody_on_them() {
+    for lab in Lab::all().await {
+        let serving = lab.up(PERSISTENT).await;
+        let machine = serving.machine.id;
+        let guest = lab.attach(machine).await.unwrap().value.conversation.id;
+        lab.admit(&serving).await;
+        let newer = lab.launch(EPHEMERAL, None).await.machine.id;
+        let all = lab.store().machine_views(lab.account, vec![]).await.unwrap();
+        assert_eq!(
+            all.iter().map(|view| view.machine.id).collect::<Vec<_>>(),
+            [newer, machine]
+        );
+        let tenants: Vec<_> = all[1]
+            .conversations
+            .iter()
+            .map(|tenant| (tenant.id, tenant.mid_turn))
+            .collect();
+        assert_eq!(
+            tenants,
+            [(guest, false), (serving.conversation.id, true)],
+            "newest first"
+        );
+        let ready = lab
+            .store()
+            .machine_views(lab.account, vec![MachineStatus::Ready])
+            .await
+            .unwrap();
+        assert_eq!(ready, [all[1].clone()]);
+        assert_eq!(
+            lab.store().machine_view(lab.account, machine).await.unwrap().as_ref(),
+            Some(&all[1])
+        );
+        let (other, _) = lab.tenant();
+        assert_eq!(lab.store().machine_view(other, machine).await.unwrap(), None);
+        assert!(lab.store().machine_views(other, vec![]).await.unwrap().is_empty());
+        let census = lab.store().census().await.unwrap();
+        assert_eq!(census.machines.iter().map(|(_, _, count)| count).sum::<i64>(), 2);
+    }
+}
