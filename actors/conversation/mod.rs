@@ -40,6 +40,7 @@ use actix::prelude::*;
 use secrecy::SecretString;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use crate::acp::Report;
 use crate::directory::Engine;
@@ -214,7 +215,30 @@ impl ConversationActor {
         work: impl Future<Output = T> + 'static,
         then: impl FnOnce(&mut Self, T, &mut Context<Self>) + 'static,
     ) -> SpawnHandle {
-        ctx.spawn(work.into_actor(self).map(then_with(then)))
+        let span = self.span();
+        let within = span.clone();
+        let then =
+            move |actor: &mut Self, answer, ctx: &mut Context<Self>| within.in_scope(|| then(actor, answer, ctx));
+        ctx.spawn(work.instrument(span).into_actor(self).map(then_with(then)))
+    }
+
+    /// What logs of this server's work stand in: ids, and nothing that anybody wrote.
+    fn span(&self) -> tracing::Span {
+        let span = tracing::info_span!(
+            "conversation",
+            conversation.id = %self.id,
+            account.id = tracing::field::Empty,
+            machine.id = tracing::field::Empty,
+            turn.id = tracing::field::Empty,
+        );
+        if let Some(bound) = &self.bound {
+            span.record("account.id", tracing::field::display(bound.conversation.account_id));
+            span.record("machine.id", tracing::field::display(bound.machine.id));
+        }
+        if let Some(turn) = &self.turn {
+            span.record("turn.id", tracing::field::display(turn.id));
+        }
+        span
     }
 
     fn machine_id(&self) -> Option<MachineId> {

@@ -244,6 +244,7 @@ pub(crate) async fn take(site: &Site, wanted: Wanted) -> Result<Taken, StoreErro
         let operation = claim.operation_id;
         match world.store.claim(claim).await?.announce(world.bus.as_ref()) {
             ClaimAnswer::Claimed(claimed) => {
+                tracing::Span::current().record("epoch", claimed.epoch.0);
                 outcome::count(site, &wanted.stages);
                 let core = Rc::new(Core {
                     world: world.clone(),

@@ -39,6 +39,7 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use crate::domain::{MachineId, account};
 use crate::ports::World;
@@ -112,18 +113,22 @@ impl MachineActor {
         let (reply, answer) = oneshot::channel();
         let (began, has_begun) = oneshot::channel();
         let machine = self.site.machine;
+        // The epoch is filled in by the claim.
+        let span = tracing::info_span!("operation", machine.id = %machine, op = verb, epoch = tracing::field::Empty);
         self.queue.push_back(Job {
             verb,
             deadline,
             began,
-            work: Box::pin(async move {
+            work: async move {
                 let done = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
                     tracing::error!(machine.id = %machine, op = verb, "an operation on machine {machine} crashed");
                     crashed
                 });
                 // The asker may be gone; what was done stands in the row.
                 let _ = reply.send(done);
-            }),
+            }
+            .instrument(span)
+            .boxed_local(),
         });
         self.next(ctx);
         Waiting { answer, has_begun }

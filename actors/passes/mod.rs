@@ -18,6 +18,7 @@ use actix::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::oneshot;
+use tracing::Instrument;
 
 use crate::directory::Engine;
 use crate::domain::{ConversationId, MachineId};
@@ -123,7 +124,10 @@ impl<P: Pass> Driver<P> {
         }
         self.running = true;
         let askers = std::mem::take(&mut self.waiting);
-        let run = AssertUnwindSafe(Rc::clone(&self.pass).run()).catch_unwind();
+        let span = tracing::info_span!("pass", pass = P::NAME);
+        let run = AssertUnwindSafe(Rc::clone(&self.pass).run())
+            .catch_unwind()
+            .instrument(span);
         ctx.spawn(run.into_actor(self).map(move |done, driver, ctx| {
             let tally = done.unwrap_or_else(|_| {
                 tracing::error!(

@@ -8,13 +8,14 @@ use diesel::prelude::*;
 use fountain_actors::domain::agent::Runtime;
 use fountain_actors::domain::conversation::ConversationStatus;
 use fountain_actors::domain::machine::{Machine, MachineStatus, Provider};
-use fountain_actors::domain::runner::{self, Runner, RunnerDetails};
+use fountain_actors::domain::runner::{self, Runner};
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::machines::{MachineTenant, MachineView};
 
 use super::rows::MachineRow;
 use crate::store::backend::{Db, Fault};
-use crate::store::columns::{Id, Json, Word, key, maybe_moment, moment};
+use crate::store::columns::{Id, Word, key, moment};
+use crate::store::runners_rows::RunnerRow;
 use crate::store::schema::{conversations, machines, runners, turns};
 use crate::store::turns::rows::OPEN;
 
@@ -119,48 +120,6 @@ fn mid_turn(db: &mut Db, account: AccountId) -> Result<BTreeSet<ConversationId>,
         .select(turns::conversation_id)
         .load::<Id<ConversationId>>(db)?;
     Ok(busy.into_iter().map(|id| id.0).collect())
-}
-
-#[derive(Queryable, Selectable)]
-#[diesel(table_name = runners)]
-struct RunnerRow {
-    id: Id<RunnerId>,
-    account_id: Id<AccountId>,
-    name: String,
-    hostname: Option<String>,
-    os: Option<String>,
-    arch: Option<String>,
-    version: Option<String>,
-    root: Option<String>,
-    root_id: Option<String>,
-    features: Json<Vec<String>>,
-    connected_at: Option<NaiveDateTime>,
-    last_seen_at: Option<NaiveDateTime>,
-    forgotten_at: Option<NaiveDateTime>,
-    inserted_at: NaiveDateTime,
-}
-
-impl From<RunnerRow> for Runner {
-    fn from(row: RunnerRow) -> Self {
-        Self {
-            id: row.id.0,
-            account_id: row.account_id.0,
-            name: row.name,
-            details: RunnerDetails {
-                hostname: row.hostname,
-                os: row.os,
-                arch: row.arch,
-                version: row.version,
-                root: row.root,
-                root_id: row.root_id,
-                features: row.features.0,
-            },
-            connected_at: maybe_moment(row.connected_at),
-            last_seen_at: maybe_moment(row.last_seen_at),
-            forgotten_at: maybe_moment(row.forgotten_at),
-            inserted_at: moment(row.inserted_at),
-        }
-    }
 }
 
 /// The account's runners, when one of the machines is on one: an account has few.
