@@ -12,7 +12,7 @@ pub mod conversation;
 pub mod directory;
 pub mod domain;
 pub mod doors;
-#[cfg(feature = "fakes")]
+#[cfg(any(test, feature = "fakes"))]
 pub mod fakes;
 pub mod machine;
 pub mod passes;

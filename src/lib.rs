@@ -1,7 +1,6 @@
 //! The shell of Fountain: the doors, the database, the processes. What it all means is decided in `fountain-actors`.
 
 pub mod api;
-pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod demo_agent;

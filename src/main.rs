@@ -1,3 +1,3 @@
-//! The one binary: server, runner daemon, demo agent and command line.
+//! The one binary. Its commands are mounted when the engine has landed.
 
 fn main() {}

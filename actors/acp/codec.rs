@@ -26,6 +26,16 @@ pub enum Cut {
     },
 }
 
+impl Cut {
+    /// The raw bytes it was cut from.
+    #[must_use]
+    pub fn range(&self) -> ByteRange {
+        match self {
+            Self::Line { range, .. } | Self::Piece { range, .. } => *range,
+        }
+    }
+}
+
 /// Where in its line a piece stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {

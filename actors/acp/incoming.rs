@@ -2,6 +2,9 @@
 //!
 //! Whatever a line is, it ends in a report of its range or in one `Passed`: the rule of RUL-41 is kept in one place,
 //! [`Peer::cut`]. A request of the agent is answered here and now, or held by `permission`; none is left open.
+//!
+//! A turn remembers one open permission request. An agent that asks a second question meanwhile is not read further
+//! until the first is settled: what it wrote stays here, its position does not move, and a restart replays it.
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -14,12 +17,16 @@ use super::permission::{self, Request, Ruling};
 use super::report::{About, Effect, HeldPermission, LineKind, LineStream, Report, SessionMethod, StopReason};
 use super::{updates, usage};
 use crate::domain::event::ByteRange;
+use crate::domain::policy::Verdict;
 
 /// What a person reads above the pieces of a line that was too long (RUL-55).
 const OVERLONG_MARK: &str = "[a line longer than 16 MiB follows in pieces]\n";
 
 impl Peer {
     pub(super) fn cut(&mut self, cut: Cut, now: Instant, out: &mut Vec<Effect>) {
+        if !self.deferred.is_empty() {
+            return self.deferred.push_back((cut, now));
+        }
         let mark = out.len();
         let range = match cut {
             Cut::Line { text, range } => {
@@ -36,6 +43,9 @@ impl Peer {
                 range
             }
         };
+        if !self.deferred.is_empty() {
+            return; // a second question: not read yet
+        }
         // The rule of RUL-41 holds for every line, whatever its handler did.
         if !out
             .iter()
@@ -43,6 +53,16 @@ impl Peer {
             .any(|effect| matches!(effect, Effect::Report(report) if report.range() == Some(range)))
         {
             out.push(Effect::Report(Report::Passed { to: range.to }));
+        }
+    }
+
+    /// Reads on once the question that stopped the reading is settled, or nothing can be answered any more.
+    pub(super) fn resume(&mut self, out: &mut Vec<Effect>) {
+        if self.can_write() && !self.held.is_empty() {
+            return;
+        }
+        for (cut, now) in std::mem::take(&mut self.deferred) {
+            self.cut(cut, now, out);
         }
     }
 
@@ -59,15 +79,13 @@ impl Peer {
                 params,
                 whole,
             } if method == "session/request_permission" => {
-                self.permission(
-                    Request {
-                        id: &id,
-                        params: &params,
-                        whole,
-                        range,
-                    },
-                    out,
-                );
+                let request = Request {
+                    id: &id,
+                    params: &params,
+                    whole,
+                    range,
+                };
+                self.permission(request, text, now, out);
             }
             Incoming::Request { id, method, .. } => {
                 if self.can_write() {
@@ -123,11 +141,11 @@ impl Peer {
         }
     }
 
-    fn permission(&mut self, request: Request<'_>, out: &mut Vec<Effect>) {
+    fn permission(&mut self, request: Request<'_>, text: String, now: Instant, out: &mut Vec<Effect>) {
         if !self.can_write() || self.held.has_raw(request.id) {
             return;
         }
-        if !self.is_ours(request.params) {
+        if !self.is_ours(request.params) || self.cancelling {
             return write(
                 message::result(request.id, &permission::outcome(None)),
                 About::Automatic,
@@ -135,6 +153,9 @@ impl Peer {
             );
         }
         let (id, range) = (request.id, request.range);
+        if !self.held.is_empty() && permission::verdict(&request, &self.turn.policy) == Verdict::Ask {
+            return self.deferred.push_back((Cut::Line { text, range }, now));
+        }
         match permission::rule(
             request,
             &self.turn.policy,
@@ -167,6 +188,7 @@ impl Peer {
             self.release_held(out)
         };
         self.state = State::Idle;
+        self.cancelling = false;
         out.push(Effect::Report(Report::Done {
             stop_reason,
             usage,

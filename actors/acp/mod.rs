@@ -5,6 +5,7 @@
 //! decided in `transcript::blocks`.
 
 pub mod codec;
+pub mod config;
 pub mod failure;
 mod incoming;
 mod mcp;
@@ -21,9 +22,10 @@ pub mod updates;
 pub mod usage;
 
 pub use codec::LINE_MAX;
+pub use config::{Attach, PeerConfig, PromptRefused, PromptRequest};
 pub use failure::Failure;
 pub use mcp::{McpError, mcp_servers};
-pub use peer::{Attach, Peer, PeerConfig, PromptRefused, PromptRequest};
+pub use peer::Peer;
 pub use permission::{AnswerError, denial_option, is_offered};
 pub use report::{
     About, Effect, HeldPermission, LineKind, LineStream, ModelSource, OptionValue, Outgoing, PermissionAsk, Report,

@@ -8,16 +8,16 @@
 //! The peer decides nothing about turns, rows or timers of people: it reports. It must never wait, never panic on what
 //! an agent wrote, and never leave a request of the agent unanswered while it can write.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::codec::Splitter;
+use super::codec::{Cut, Splitter};
+use super::config::{Attach, PeerConfig, PromptRefused, PromptRequest};
 use super::failure::Failure;
 use super::message;
 use super::model::{ModelSetter, Offer};
@@ -26,91 +26,6 @@ use super::plans::Plans;
 use super::report::{About, Effect, HeldPermission, OptionValue, Outgoing, Report, SessionMethod};
 use super::session::Capabilities;
 use crate::domain::event::ByteRange;
-use crate::domain::policy::{ASK_TIMEOUT_DEFAULT, EffectivePolicy};
-use crate::domain::turn::PromptImage;
-
-/// What a connection is opened with. Fixed for its life.
-pub struct PeerConfig {
-    /// Absolute working directory, as the agent sees it.
-    pub cwd: String,
-    /// The MCP servers, as the array that goes over the wire ([`super::mcp_servers`]).
-    pub mcp_servers: Value,
-    /// Further absolute directories, sent only to agents that take them.
-    pub additional_directories: Vec<String>,
-    /// `_meta` of the session calls (execution limits).
-    pub session_meta: Option<Value>,
-    /// The stored session to continue; `None` opens a new one.
-    pub session: Option<String>,
-    /// False when the credential is none that `authenticate` could use (a subscription grant).
-    pub authenticate: bool,
-    /// Longest wait for a permission answer while the turn is open.
-    pub ask_ceiling: Duration,
-    /// Longest wait for the answer to any call before the prompt.
-    pub call_limit: Duration,
-    /// Source of the random half of public request ids: 16 hex digits a call.
-    pub mint: Box<dyn FnMut() -> String + Send>,
-}
-
-impl PeerConfig {
-    /// A configuration with everything optional left out.
-    #[must_use]
-    pub fn new(cwd: impl Into<String>, mint: Box<dyn FnMut() -> String + Send>) -> Self {
-        Self {
-            cwd: cwd.into(),
-            mcp_servers: json!([]),
-            additional_directories: Vec::new(),
-            session_meta: None,
-            session: None,
-            authenticate: true,
-            ask_ceiling: ASK_TIMEOUT_DEFAULT,
-            call_limit: super::session::CALL_LIMIT,
-            mint,
-        }
-    }
-}
-
-/// A prompt and everything that holds for its turn.
-#[derive(Clone, Default)]
-pub struct PromptRequest {
-    /// The text.
-    pub text: String,
-    /// Images, in order.
-    pub images: Vec<PromptImage>,
-    /// The model as this runtime spells it; `None` leaves the agent's.
-    pub model: Option<String>,
-    /// Session options by id, never `model`.
-    pub options: BTreeMap<String, OptionValue>,
-    /// The policy of this turn.
-    pub policy: EffectivePolicy,
-}
-
-/// What is known about a turn that is taken back after a restart (runtimes 10.7).
-pub struct Attach {
-    /// JSON-RPC id of the running `session/prompt`.
-    pub prompt_id: i64,
-    /// The held permission requests, unanswered ones and those whose answer was not acknowledged.
-    pub held: Vec<HeldPermission>,
-    /// Position of the first byte that will be fed.
-    pub from: i64,
-    /// True when a process record vouches that `from` is the start of a line (RUL-42).
-    pub has_record: bool,
-    /// The policy of the turn.
-    pub policy: EffectivePolicy,
-}
-
-/// Why a prompt was not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum PromptRefused {
-    /// A prompt runs, or its setup.
-    #[error("not_idle")]
-    NotIdle,
-    /// The connection is over.
-    #[error("closed")]
-    Closed,
-    /// After an attach it is not known what the agent offers, and this prompt needs to know. Spawn afresh.
-    #[error("capabilities_unknown")]
-    CapabilitiesUnknown,
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
@@ -165,6 +80,12 @@ pub struct Peer {
     pub(super) options_applied: Vec<(String, OptionValue)>,
     pub(super) held: Held,
     pub(super) plans: Plans,
+    /// Lines behind a second question, not read yet.
+    pub(super) deferred: VecDeque<(Cut, Instant)>,
+    /// The turn was asked to stop: its questions are answered `cancelled`.
+    pub(super) cancelling: bool,
+    /// The process's output has ended: it reads nothing either.
+    output_ended: bool,
     prompt_written: bool,
     armed: Option<Instant>,
 }
@@ -200,6 +121,9 @@ impl Peer {
             options_applied: Vec::new(),
             held: Held::default(),
             plans: Plans::default(),
+            deferred: VecDeque::new(),
+            cancelling: false,
+            output_ended: false,
             prompt_written: false,
             armed: None,
         }
@@ -247,6 +171,7 @@ impl Peer {
         self.options_done.clear();
         self.options_applied.clear();
         self.prompt_written = false;
+        self.cancelling = false;
         let mut out = Vec::new();
         if self.state == State::New {
             self.initialize(now, &mut out);
@@ -268,15 +193,18 @@ impl Peer {
     /// The process's stdout has ended; a last line without a newline counts.
     pub fn end_of_output(&mut self, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
+        self.output_ended = true;
         for cut in self.splitter.finish() {
             self.cut(cut, now, &mut out);
         }
         self.finish(out)
     }
 
-    /// The time that [`Effect::Arm`] asked for has come. Harmless at any other time.
+    /// The time that [`Effect::Arm`] asked for has come. Harmless at any other time; an alarm that came too early is
+    /// asked for again.
     pub fn tick(&mut self, now: Instant) -> Vec<Effect> {
         let mut out = Vec::new();
+        self.armed = None;
         if let State::Draining { quiet, until } = self.state {
             if now >= quiet.min(until) {
                 self.select_model(None, now, &mut out);
@@ -304,6 +232,7 @@ impl Peer {
                 About::Cancel,
                 &mut out,
             );
+            self.cancelling = true;
             self.release_held(&mut out);
         }
         self.finish(out)
@@ -374,10 +303,13 @@ impl Peer {
         self.held.ids()
     }
 
-    /// Raw stdout bytes that have left in complete lines.
+    /// Raw stdout bytes whose reports have left.
     #[must_use]
     pub fn position(&self) -> i64 {
-        self.splitter.position()
+        match self.deferred.front() {
+            Some((cut, _)) => cut.range().from,
+            None => self.splitter.position(),
+        }
     }
 
     fn held(&self, request_id: &str) -> Result<&HeldPermission, AnswerError> {
@@ -458,10 +390,11 @@ impl Peer {
     }
 
     pub(super) fn can_write(&self) -> bool {
-        !matches!(self.state, State::Failed | State::Closed)
+        !self.output_ended && !matches!(self.state, State::Failed | State::Closed)
     }
 
     fn finish(&mut self, mut out: Vec<Effect>) -> Vec<Effect> {
+        self.resume(&mut out);
         let deadline = match self.state {
             State::Draining { quiet, until } => Some(quiet.min(until)),
             _ => self.pending.as_ref().and_then(|pending| pending.deadline),

@@ -89,6 +89,16 @@ pub(super) struct Request<'a> {
     pub range: ByteRange,
 }
 
+/// The verdict on one request.
+pub(super) fn verdict(request: &Request<'_>, policy: &EffectivePolicy) -> Verdict {
+    policy.verdict(call_text(request, "title"), call_text(request, "kind"))
+}
+
+fn call_text<'a>(request: &Request<'a>, key: &str) -> Option<&'a str> {
+    let text = request.params.get("toolCall")?.get(key)?.as_str()?;
+    (!text.is_empty()).then_some(text)
+}
+
 /// Judges one request.
 pub(super) fn rule(
     request: Request<'_>,
@@ -96,23 +106,17 @@ pub(super) fn rule(
     ceiling: Duration,
     mint: &mut dyn FnMut() -> String,
 ) -> Ruling {
-    let call = request.params.get("toolCall").unwrap_or(&Value::Null);
-    let text = |key| {
-        call.get(key)
-            .and_then(Value::as_str)
-            .filter(|text: &&str| !text.is_empty())
-    };
     let options = request
         .params
         .get("options")
         .and_then(Value::as_array)
         .cloned()
         .unwrap_or_default();
-    let tool = text("title")
-        .or_else(|| text("name"))
-        .or_else(|| text("kind"))
-        .map(str::to_owned);
-    match policy.verdict(text("title"), text("kind")) {
+    let named = ["title", "name", "kind"]
+        .into_iter()
+        .find_map(|key| call_text(&request, key));
+    let tool = named.map(str::to_owned);
+    match verdict(&request, policy) {
         Verdict::AutoAllow => Ruling::Answer {
             result: outcome(allowing_option(&options).as_deref()),
             denied: false,
@@ -176,6 +180,10 @@ impl Held {
 
     pub fn remove(&mut self, request_id: &str) {
         self.0.retain(|held| held.request_id != request_id);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     pub fn take(&mut self) -> Vec<HeldPermission> {

@@ -1,1 +1,242 @@
-//! Background passes.
+//! What sweeps up after everyone: a timer, an activation without input, and the rows (lifecycle 7, RUL-63).
+//!
+//! A pass holds nothing. Its activation carries no input, so that a lost one, a doubled one and one from another
+//! incarnation mean the same: look at the rows and do what is due. It never acts on a machine itself; it asks the
+//! machine's owner, who claims, re-reads and may refuse. One run at a time; activations during a run become one more.
+
+mod adoption;
+mod overdue;
+mod permissions;
+mod sweep;
+
+use std::panic::AssertUnwindSafe;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use futures_util::FutureExt;
+use futures_util::future::LocalBoxFuture;
+use tokio::sync::oneshot;
+
+use crate::domain::{ConversationId, MachineId};
+use crate::machine::MachineActor;
+use crate::ports::World;
+
+/// What a pass needs from its replica. Implemented by the directory.
+pub trait Replica: Send + Sync {
+    /// Starts a server for a conversation with an open turn, unless one lives.
+    fn adopt(&self, conversation: ConversationId);
+    /// A server of this conversation lives.
+    fn is_live(&self, conversation: ConversationId) -> bool;
+    /// A server of some conversation on this machine lives.
+    fn is_occupied(&self, machine: MachineId) -> bool;
+    /// The machine's owner, started if there is none.
+    fn owner(&self, machine: MachineId) -> Addr<MachineActor>;
+}
+
+/// What a run did. Of the rows it looked at, the rest was left alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub candidates: u64,
+    /// Things that are done now.
+    pub done: u64,
+    /// Things that were tried and have to be tried again.
+    pub refused: u64,
+}
+
+impl Tally {
+    fn add(&mut self, step: Step) {
+        match step {
+            Step::Done => self.done += 1,
+            Step::Refused => self.refused += 1,
+            Step::Skipped => {}
+        }
+    }
+}
+
+/// What became of one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Done,
+    Refused,
+    /// Not ours to touch now.
+    Skipped,
+}
+
+/// One kind of sweeping.
+trait Pass: 'static {
+    const NAME: &'static str;
+
+    /// How often it runs by itself.
+    fn every(&self) -> Duration;
+
+    /// One run over all that is due.
+    fn run(self: Rc<Self>) -> LocalBoxFuture<'static, Tally>;
+}
+
+/// Activates a pass; answered when a run that began after this message has ended.
+#[derive(Message, Clone, Copy, Debug)]
+#[rtype(result = "Tally")]
+pub struct Run;
+
+/// Drives one pass.
+struct Driver<P: Pass> {
+    pass: Rc<P>,
+    running: bool,
+    waiting: Vec<oneshot::Sender<Tally>>,
+}
+
+impl<P: Pass> Driver<P> {
+    fn start(pass: P) -> Addr<Self> {
+        Self {
+            pass: Rc::new(pass),
+            running: false,
+            waiting: Vec::new(),
+        }
+        .start()
+    }
+
+    /// Runs once for everybody who asked so far.
+    fn next(&mut self, ctx: &mut Context<Self>) {
+        if self.running || self.waiting.is_empty() {
+            return;
+        }
+        self.running = true;
+        let askers = std::mem::take(&mut self.waiting);
+        let run = AssertUnwindSafe(Rc::clone(&self.pass).run()).catch_unwind();
+        ctx.spawn(run.into_actor(self).map(move |done, driver, ctx| {
+            let tally = done.unwrap_or_else(|_| {
+                tracing::error!(
+                    pass = P::NAME,
+                    "a run of pass {} crashed; the next one begins anew",
+                    P::NAME
+                );
+                Tally::default()
+            });
+            if tally.done > 0 || tally.refused > 0 {
+                let Tally {
+                    candidates,
+                    done,
+                    refused,
+                } = tally;
+                tracing::info!(pass = P::NAME, candidates, done, refused, "pass {} ran", P::NAME);
+            }
+            for asker in askers {
+                let _ = asker.send(tally);
+            }
+            driver.running = false;
+            driver.next(ctx);
+        }));
+    }
+}
+
+impl<P: Pass> Actor for Driver<P> {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.run_interval(self.pass.every(), |driver, ctx| {
+            // Nobody waits for this one; the closed channel is no asker that has to be told.
+            if driver.waiting.is_empty() {
+                driver.waiting.push(oneshot::channel().0);
+            }
+            driver.next(ctx);
+        });
+    }
+}
+
+impl<P: Pass> Handler<Run> for Driver<P> {
+    type Result = ResponseFuture<Tally>;
+
+    fn handle(&mut self, _: Run, ctx: &mut Context<Self>) -> Self::Result {
+        let (asker, answer) = oneshot::channel();
+        self.waiting.push(asker);
+        self.next(ctx);
+        Box::pin(answer.map(Result::unwrap_or_default))
+    }
+}
+
+/// Ends a pass between two runs' steps; rows that it did not reach are due again.
+#[derive(Message, Clone, Copy, Debug)]
+#[rtype(result = "()")]
+struct Halt;
+
+impl<P: Pass> Handler<Halt> for Driver<P> {
+    type Result = ();
+
+    fn handle(&mut self, _: Halt, ctx: &mut Context<Self>) {
+        ctx.stop();
+    }
+}
+
+/// The passes of this replica, running until they are stopped.
+#[derive(Clone)]
+pub struct Passes {
+    adoption: Recipients,
+    sweep: Recipients,
+    permissions: Recipients,
+    overdue: Recipients,
+}
+
+#[derive(Clone)]
+struct Recipients {
+    run: Recipient<Run>,
+    halt: Recipient<Halt>,
+}
+
+impl Recipients {
+    fn of<P: Pass>(pass: P) -> Self {
+        let driver = Driver::start(pass);
+        Self {
+            run: driver.clone().recipient(),
+            halt: driver.recipient(),
+        }
+    }
+
+    async fn run(&self) -> Tally {
+        self.run.send(Run).await.unwrap_or_default()
+    }
+}
+
+impl Passes {
+    /// Starts all passes on the current arbiter. Nothing runs before its interval has passed or it is asked to.
+    pub fn start(world: &World, replica: &Arc<dyn Replica>) -> Self {
+        let parts = || (world.clone(), Arc::clone(replica));
+        let adoption = Recipients::of(adoption::Adoption::new(parts()));
+        adoption::follow_runners(world, adoption.run.clone());
+        Self {
+            adoption,
+            sweep: Recipients::of(sweep::Sweep::new(parts())),
+            permissions: Recipients::of(permissions::Permissions::new(parts())),
+            overdue: Recipients::of(overdue::Overdue::new(parts())),
+        }
+    }
+
+    /// Starts servers for conversations whose turn waits for one. Once at boot, then every ten seconds (RUL-L-50).
+    pub async fn adopt(&self) -> Tally {
+        self.adoption.run().await
+    }
+
+    /// Finishes what is fenced, parks what is idle, retires what is nobody's. Every five minutes.
+    pub async fn sweep(&self) -> Tally {
+        self.sweep.run().await
+    }
+
+    /// Denies permission requests past their deadline. Every minute (RUL-L-57).
+    pub async fn expire_permissions(&self) -> Tally {
+        self.permissions.run().await
+    }
+
+    /// Ends turns that nobody came for in time. Every ten seconds (RUL-L-23, RUL-37).
+    pub async fn end_overdue(&self) -> Tally {
+        self.overdue.run().await
+    }
+
+    /// Stops all passes.
+    pub async fn stop(&self) {
+        for pass in [&self.adoption, &self.sweep, &self.permissions, &self.overdue] {
+            // One that is gone has stopped.
+            let _ = pass.halt.send(Halt).await;
+        }
+    }
+}

@@ -8,6 +8,10 @@ use crate::runner::RunnerRegistry;
 
 pub trait RunnerPresence: Send + Sync {
     fn is_online(&self, runner: RunnerId) -> bool;
+    /// Everybody who is connected here, in no order. An implementation that cannot tell answers nobody.
+    fn online(&self) -> Vec<RunnerId> {
+        Vec::new()
+    }
     /// What the connected daemon said of itself when it dialled: its root is evidence (RUL-49).
     fn connected(&self, runner: RunnerId) -> Option<Runner>;
     /// Where a new machine of this account goes.
@@ -46,6 +50,9 @@ impl RunnerPresence for NoRunners {
 impl RunnerPresence for RunnerRegistry<()> {
     fn is_online(&self, runner: RunnerId) -> bool {
         RunnerRegistry::is_online(self, runner)
+    }
+    fn online(&self) -> Vec<RunnerId> {
+        self.all().into_iter().map(|presence| presence.runner.id).collect()
     }
     fn connected(&self, runner: RunnerId) -> Option<Runner> {
         self.get(runner).map(|presence| presence.runner)

@@ -24,7 +24,8 @@ use super::error::{ApiError, from_framework};
 use super::routes::{Gate, Limit, Media, routes};
 use super::state::{AppState, RequestMeasure};
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The header that names a request, on every answer.
+pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// What the door knows of a row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -87,9 +88,15 @@ pub async fn door(
         route,
         status = tracing::field::Empty,
     );
-    let answered = pass(req, next, &state, passage, &request_id)
-        .instrument(span.clone())
-        .await;
+    // A panic in a handler or behind a port is a bug, and may not take the worker with it.
+    let work = AssertUnwindSafe(pass(req, next, &state, passage, &request_id)).catch_unwind();
+    let answered = match work.instrument(span.clone()).await {
+        Ok(answered) => answered,
+        Err(_) => Err(ApiError::Crashed {
+            request_id: request_id.clone(),
+        }
+        .into()),
+    };
     let status = answered
         .as_ref()
         .map_or_else(|error| error.as_response_error().status_code(), ServiceResponse::status);
@@ -127,14 +134,7 @@ async fn pass(
             if let Some(passage) = passage {
                 req.extensions_mut().insert(passage);
             }
-            // A panic in a handler is a bug, and may not take the worker with it.
-            match AssertUnwindSafe(next.call(req)).catch_unwind().await {
-                Ok(answered) => answered.map(|response| render(response, request_id)),
-                Err(_) => Err(ApiError::Crashed {
-                    request_id: request_id.into(),
-                }
-                .into()),
-            }
+            next.call(req).await.map(|response| render(response, request_id))
         }
     }
 }

@@ -305,7 +305,13 @@ impl ResponseError for ApiError {
     /// the door cannot see (a crash) is rendered here.
     fn error_response(&self) -> HttpResponse {
         match self {
-            Self::Crashed { .. } => self.render(None),
+            Self::Crashed { request_id } => {
+                let mut response = self.render(None);
+                if let Ok(value) = header::HeaderValue::from_str(request_id) {
+                    response.headers_mut().insert(super::door::REQUEST_ID, value);
+                }
+                response
+            }
             _ => HttpResponse::new(self.status_code()),
         }
     }

@@ -27,14 +27,34 @@ pub fn segment<T: FromStr>(req: &HttpRequest, name: &str) -> Result<T, ApiError>
     text(req, name)?.parse().map_err(|_| ErrorCode::NotFound.into())
 }
 
-/// Any segment as text, percent-decoded once; 404 when it is not UTF-8 or holds a NUL.
+/// Any segment as text, percent-decoded once; 404 when it holds a NUL.
 pub fn text(req: &HttpRequest, name: &str) -> Result<String, ApiError> {
-    let mut path = actix_web::web::Path::<std::collections::HashMap<String, String>>::extract(req);
-    let segments = futures_util::FutureExt::now_or_never(&mut path);
-    let found = segments
-        .and_then(Result::ok)
-        .and_then(|segments| segments.into_inner().remove(name));
+    let found = req.match_info().get(name).map(decode_rest);
     found
-        .filter(|text| !text.contains('\0'))
+        .filter(|text| !text.is_empty() && !text.contains('\0'))
         .ok_or_else(|| ErrorCode::NotFound.into())
+}
+
+/// The router decodes a path but for `/`, `+` and `%` themselves. `%25` comes last, or it would be decoded twice.
+fn decode_rest(segment: &str) -> String {
+    let decoded = segment.replace("%2F", "/").replace("%2f", "/");
+    decoded.replace("%2B", "+").replace("%2b", "+").replace("%25", "%")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_decoded_once() {
+        for (segment, text) in [
+            ("a%2Fb", "a/b"),
+            ("%252F", "%2F"),
+            ("1%2B1", "1+1"),
+            ("0.af", "0.af"),
+            ("100%25", "100%"),
+        ] {
+            assert_eq!(decode_rest(segment), text);
+        }
+    }
 }

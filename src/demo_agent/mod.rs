@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use agent_client_protocol::v1::ConnectionTo;
 use agent_client_protocol::v1::schema::{
@@ -36,6 +37,9 @@ use self::wire::Wire;
 
 /// The protocol's code for a session that does not exist.
 const RESOURCE_NOT_FOUND: i32 = -32002;
+
+/// How long output may drain after the input ended.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// How a step ends the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +100,7 @@ async fn serve(
     quit: OnQuit,
 ) -> Result<(), Error> {
     let wire = Arc::new(Wire::new(output));
+    let (hung_up, on_quit) = (wire.clone(), quit.clone());
     let agent = Arc::new(DemoAgent {
         sessions: Sessions::under(&home),
         open: Mutex::new(HashMap::new()),
@@ -103,7 +108,7 @@ async fn serve(
         quit,
     });
     let (new, load, resume, prompt, cancel) = (agent.clone(), agent.clone(), agent.clone(), agent.clone(), agent);
-    Agent
+    let connection = Agent
         .v1()
         .name("fountain-demo-agent")
         .on_receive_request(
@@ -146,8 +151,18 @@ async fn serve(
             },
             agent_client_protocol::on_receive_notification!(),
         )
-        .connect_to(wire::transport(wire, input))
-        .await
+        .connect_to(wire::transport(wire, input));
+    // A client that closes our input and does not read our output either is gone, and nothing will drain.
+    let given_up = async {
+        hung_up.input_ended().await;
+        tokio::time::sleep(LINGER).await;
+    };
+    tokio::select! {
+        done = connection => return done,
+        () = given_up => {} // the connection is dropped here, and what it runs is stopped
+    }
+    on_quit(Quit::Code(0));
+    Ok(())
 }
 
 fn initialize(request: &InitializeRequest) -> InitializeResponse {

@@ -222,7 +222,7 @@ async fn a_long_line_of_wide_characters_is_parted_between_characters() {
 }
 
 #[tokio::test]
-async fn a_background_child_does_not_hold_the_turn() {
+async fn p45_a_background_child_does_not_hold_the_turn() {
     let (_home, mut stage) = stage().await;
     assert_eq!(stage.play("run: sleep 3600 & echo $!").await, "end_turn");
     let pid = nix::unistd::Pid::from_raw(stage.said().trim().parse().unwrap());
@@ -347,6 +347,15 @@ async fn a_crash_and_an_exit_come_after_everything_that_was_said() {
 }
 
 #[tokio::test]
+async fn a_client_that_is_gone_ends_the_agent_even_with_output_that_nobody_reads() {
+    let (_home, mut stage) = stage().await;
+    stage.prompt("flood 100000000").await;
+    stage.until(|stage| !stage.said().is_empty()).await;
+    stage.to_agent.shutdown().await.unwrap();
+    assert_eq!(timeout(LIMIT, stage.quits.recv()).await.unwrap(), Some(Quit::Code(0)));
+}
+
+#[tokio::test]
 async fn images_are_seen() {
     let (_home, mut stage) = stage().await;
     let image = fountain_actors::domain::turn::PromptImage {
@@ -385,7 +394,7 @@ async fn a_new_process_goes_on_with_the_session() {
     assert_ne!(
         stage.peer.session(),
         Some(gone.as_str()),
-        "rp: a session that is gone is replaced"
+        "a session that is gone is replaced"
     );
 }
 

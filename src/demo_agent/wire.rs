@@ -27,6 +27,7 @@ pub(super) struct Wire {
     waiting: AtomicUsize,
     written: Notify,
     split: AtomicBool,
+    input_ended: Notify,
 }
 
 impl Wire {
@@ -36,6 +37,7 @@ impl Wire {
             waiting: AtomicUsize::new(0),
             written: Notify::new(),
             split: AtomicBool::new(false),
+            input_ended: Notify::new(),
         }
     }
 
@@ -65,6 +67,11 @@ impl Wire {
     /// From now on lines leave in odd pieces.
     pub fn split(&self) {
         self.split.store(true, Ordering::Release);
+    }
+
+    /// Resolves when the client has closed our input. For one waiter.
+    pub async fn input_ended(&self) {
+        self.input_ended.notified().await;
     }
 
     /// Writes bytes past the protocol.
@@ -102,12 +109,17 @@ pub(super) fn transport(
     input: impl AsyncRead + Send + Unpin + 'static,
 ) -> Lines<impl Sink<String, Error = io::Error> + Send + 'static, impl Stream<Item = io::Result<String>> + Send + 'static>
 {
-    let outgoing = sink::unfold(wire, async |wire: Arc<Wire>, line: String| {
+    let outgoing = sink::unfold(wire.clone(), async |wire: Arc<Wire>, line: String| {
         wire.line(line).await?;
         Ok(wire)
     });
-    let incoming = stream::unfold(BufReader::new(input).lines(), async |mut lines| {
-        lines.next_line().await.transpose().map(|line| (line, lines))
+    let lines = (BufReader::new(input).lines(), wire);
+    let incoming = stream::unfold(lines, async |(mut lines, wire)| {
+        let line = lines.next_line().await.transpose();
+        if line.is_none() {
+            wire.input_ended.notify_one();
+        }
+        line.map(|line| (line, (lines, wire)))
     });
     Lines::new(Box::pin(outgoing), Box::pin(incoming))
 }

@@ -161,6 +161,16 @@ fn rul_39_every_call_before_the_prompt_has_a_deadline() {
 }
 
 #[test]
+fn an_alarm_that_comes_too_early_is_asked_for_again() {
+    let mut bench = Bench::new(config());
+    bench.prompt(prompt("hi"));
+    let deadline = bench.armed;
+    bench.armed = None;
+    bench.wait(Duration::from_secs(1));
+    assert_eq!(bench.armed, deadline);
+}
+
+#[test]
 fn another_protocol_version_and_a_session_without_an_id_fail_the_turn() {
     let mut bench = Bench::new(config());
     bench.prompt(prompt("hi"));

@@ -262,3 +262,161 @@ fn usage_is_read_from_every_agents_own_place() {
     assert_eq!(usage("claude-0.101.0-cancel"), Some((0, 0, Some(0))));
     assert_eq!(usage("codex-2.6.0-cancel"), None, "null is not zero");
 }
+
+#[test]
+fn the_stored_lines_of_every_agent_become_the_same_kinds_of_blocks() {
+    use crate::transcript::blocks::{Block, blocks, reply_text};
+    for name in [
+        "claude-0.101.0-turn",
+        "claude-0.81.2-turn",
+        "codex-1.10.0-turn",
+        "codex-2.6.0-turn",
+        "gemini-0.61.0-turn",
+        "opencode-1.18.33-turn",
+    ] {
+        let bench = tape(name).play();
+        let rows = bench.lines(LineStream::Acp);
+        let all: Vec<Block> = rows.iter().flat_map(|row| blocks(row)).collect();
+        let thought: String = all
+            .iter()
+            .filter_map(|block| match block {
+                Block::Thinking { body } => Some(body.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert!(thought.contains("planning"), "{name}: {thought}");
+        let results: Vec<(&str, bool)> = all
+            .iter()
+            .filter_map(|block| match block {
+                Block::ToolResult { body, error, .. } => Some((body.as_str(), *error)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(results.len(), 2, "{name}: {results:?}");
+        assert!(results.iter().all(|(_, error)| !error), "{name}");
+        // gemini reports no output of a command.
+        assert!(
+            name.starts_with("gemini") || results[0].0.contains("hi-from-tool"),
+            "{name}: {results:?}"
+        );
+        let reply = reply_text(rows.iter().copied()).unwrap();
+        assert!(
+            reply.contains("all finished") && reply.ends_with("earlier prompts"),
+            "{name}: {reply}"
+        );
+        assert!(!all.iter().any(|block| matches!(block, Block::Raw { .. })), "{name}");
+    }
+}
+
+#[test]
+fn the_stored_request_of_every_asking_agent_becomes_a_card() {
+    use crate::transcript::blocks::{Block, blocks};
+    for name in [
+        "claude-0.101.0-reject",
+        "codex-2.6.0-ask-allow",
+        "codex-2.6.0-ask-reject",
+        "gemini-0.61.0-reject",
+    ] {
+        let bench = tape(name).play();
+        let asks: Vec<&PermissionAsk> = bench
+            .reports
+            .iter()
+            .filter_map(|report| match report {
+                Report::PermissionAsk(ask) => Some(&**ask),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(asks.len(), 1, "{name}");
+        let card = blocks(&asks[0].line);
+        let Some(Block::PermissionRequest {
+            request_id,
+            name: tool,
+            options,
+            ..
+        }) = card.first()
+        else {
+            panic!("{name}: {card:?}")
+        };
+        assert_eq!(*request_id, asks[0].request_id, "{name}");
+        assert_eq!(Some(tool), asks[0].tool.as_ref(), "{name}");
+        assert_eq!(*options, asks[0].options, "{name}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_line_of_an_agent_makes_the_peer_panic_or_lose_its_place(
+        lines in proptest::collection::vec(line(), 1..20),
+        cuts in proptest::collection::vec(0usize..2000, 0..6),
+    ) {
+        let mut bench = Bench::idle(json!({"sessionId": "s"}));
+        bench.prompt(PromptRequest { policy: policy(json!({"default": "ask"})), ..prompt("go") });
+        bench.reports.clear();
+        let start = bench.peer.position();
+        let bytes: Vec<u8> = lines.concat();
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+        cuts.sort_unstable();
+        let mut from = 0;
+        for cut in cuts.into_iter().chain([bytes.len()]) {
+            bench.feed(&bytes[from..cut]);
+            from = cut;
+        }
+        for line in &lines {
+            let _ = crate::transcript::blocks::blocks(&String::from_utf8_lossy(line));
+        }
+        let effects = bench.peer.end_of_output(bench.now); // reads what waits behind a question
+        bench.take(effects);
+        assert_positions(&bench.reports, start, start + i64::try_from(bytes.len()).unwrap());
+    }
+}
+
+/// A line as an agent might write it: protocol with odd values in odd places, or noise.
+fn line() -> impl proptest::strategy::Strategy<Value = Vec<u8>> {
+    use proptest::prelude::*;
+    let odd = prop_oneof![
+        Just(json!(null)),
+        Just(json!(0)),
+        Just(json!(4)),
+        Just(json!(-1.5)),
+        Just(json!("s")),
+        Just(json!([])),
+        Just(json!([{}, 1])),
+        Just(json!({})),
+        Just(json!({"sessionUpdate": "tool_call", "content": 1})),
+        Just(json!({"kind": "x", "optionId": 1})),
+    ];
+    let names = prop::sample::select(vec![
+        "session/update",
+        "session/request_permission",
+        "fs/read_text_file",
+        "$/x",
+    ]);
+    let updates = prop::sample::select(vec![
+        "agent_message_chunk",
+        "tool_call",
+        "tool_call_update",
+        "plan",
+        "usage_update",
+        "session_info_update",
+        "config_option_update",
+        "_fountain/labels",
+        "nothing known",
+    ]);
+    let message =
+        (odd.clone(), names, updates, odd.clone(), odd.clone(), odd).prop_map(|(id, method, kind, a, b, c)| {
+            json!({"jsonrpc": "2.0", "id": id, "method": method, "params": {
+            "sessionId": a, "toolCall": b, "options": c, "_meta": a, "update": {
+                "sessionUpdate": kind, "content": a, "entries": b, "configOptions": c, "labels": a, "title": b,
+                "toolCallId": c, "_meta": b, "rawInput": c}}})
+        });
+    let response = prop::sample::select(vec![json!({}), json!(null), json!({"stopReason": 1}), json!("x")])
+        .prop_map(|result| json!({"id": 4, "result": result}));
+    let text = prop_oneof![message, response].prop_map(|message| format!("{message}\n").into_bytes());
+    let noise = proptest::collection::vec(any::<u8>().prop_filter("one line", |byte| *byte != b'\n'), 0..30).prop_map(
+        |mut bytes| {
+            bytes.push(b'\n');
+            bytes
+        },
+    );
+    prop_oneof![4 => text, 1 => noise]
+}

@@ -377,3 +377,82 @@ fn between_turns_lines_say_what_kind_they_are() {
             .any(|report| matches!(report, Report::CycleEnd { kind, .. } if kind == "task-notification"))
     );
 }
+
+fn two_questions() -> (Bench, String, i64) {
+    let mut bench = prompting(policy(json!({"default": "ask", "ls": "auto_allow"})));
+    bench.written.clear();
+    let start = bench.peer.position();
+    bench.ask(json!(0), "make");
+    bench.ask(json!(1), "rm");
+    bench.chunk("meanwhile");
+    bench.ask(json!(2), "ls");
+    let first = asked(&bench).request_id.clone();
+    (bench, first, start)
+}
+
+#[test]
+fn rul_56_a_second_question_waits_for_the_first_and_keeps_its_place() {
+    let (mut bench, first, start) = two_questions();
+    let Some(Report::PermissionAsk(ask)) = bench.reports.last() else {
+        panic!("{:?}", bench.reports)
+    };
+    assert_eq!(
+        bench.peer.position(),
+        ask.range.to,
+        "what was not read has not moved the position"
+    );
+    assert_eq!(bench.peer.held_requests(), std::slice::from_ref(&first));
+    assert!(bench.written.is_empty());
+    let effects = bench.peer.answer(&first, "once").unwrap();
+    bench.take(effects);
+    assert_eq!(bench.peer.held_requests().len(), 1, "now the second is asked");
+    assert_eq!(bench.lines(LineStream::Acp).len(), 1);
+    assert_eq!(
+        bench.written[1]["id"], 2,
+        "an allowed request behind it is answered too"
+    );
+    assert_positions(&bench.reports, start, i64::try_from(bench.fed).unwrap());
+}
+
+#[test]
+fn a_cancel_or_an_end_of_the_connection_reads_what_waited_behind_a_question() {
+    let (mut bench, _, start) = two_questions();
+    let effects = bench.peer.cancel();
+    bench.take(effects);
+    let outcome = |line: &Value| line["result"]["outcome"]["outcome"].as_str().map(str::to_owned);
+    let told: Vec<_> = bench.written.iter().filter_map(outcome).collect();
+    assert_eq!(
+        told,
+        ["cancelled", "cancelled", "cancelled"],
+        "everything that asks is released"
+    );
+    assert_positions(&bench.reports, start, i64::try_from(bench.fed).unwrap());
+
+    let asks = |bench: &Bench| {
+        bench
+            .reports
+            .iter()
+            .filter(|report| matches!(report, Report::PermissionAsk(_)))
+            .count()
+    };
+    let (mut bench, _, start) = two_questions();
+    let effects = bench.peer.close();
+    bench.take(effects);
+    assert_eq!(
+        (asks(&bench), bench.lines(LineStream::Acp).len()),
+        (1, 1),
+        "output is kept, a question is not opened"
+    );
+    assert_positions(&bench.reports, start, i64::try_from(bench.fed).unwrap());
+
+    let (mut bench, first, start) = two_questions();
+    let effects = bench.peer.end_of_output(bench.now);
+    bench.take(effects);
+    assert_eq!((asks(&bench), bench.lines(LineStream::Acp).len()), (1, 1));
+    assert_eq!(
+        bench.peer.answer(&first, "once"),
+        Err(AnswerError::Closed),
+        "nobody is there to be answered"
+    );
+    assert_positions(&bench.reports, start, i64::try_from(bench.fed).unwrap());
+}

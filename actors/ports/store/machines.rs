@@ -60,6 +60,10 @@ pub struct ParkRule {
     pub marker_before: Option<Moment>,
 }
 
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one at a time, and the large one is the ordinary one"
+)]
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClaimAnswer {
     Claimed(Claimed),

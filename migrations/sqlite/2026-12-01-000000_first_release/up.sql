@@ -168,16 +168,23 @@ CREATE TABLE machines (
 -- A row that still owes a delete keeps its name (RUL-L-21).
 CREATE UNIQUE INDEX machines_live_name ON machines (provider, name)
     WHERE status NOT IN ('terminated', 'failed') OR cleanup_pending;
--- One live home an identity; expressions, because SQLite has no NULLS NOT DISTINCT (RUL-21).
+-- One live home an identity; expressions, because SQLite has no NULLS NOT DISTINCT (RUL-21). A home whose environment
+-- or vault was deleted loses that id with it and would collide with the home of no environment: it is doomed for good
+-- and holds no identity any more.
 CREATE UNIQUE INDEX machines_home_identity ON machines (
     account_id, agent_id, coalesce(environment_id, ''), coalesce(vault_id, ''), coalesce(runtime, '')
-) WHERE mode = 'persistent' AND status NOT IN ('terminated', 'failed');
+) WHERE mode = 'persistent' AND status NOT IN ('terminated', 'failed')
+    AND coalesce(transition_reason, '') NOT IN ('environment_deleted', 'vault_deleted');
 CREATE INDEX machines_account ON machines (account_id, inserted_at);
 -- What the sweeps look for: few rows of many.
 CREATE INDEX machines_counted ON machines (account_id)
     WHERE status IN ('pending', 'starting', 'ready') OR transition IN ('resuming', 'destroying') OR cleanup_pending;
 CREATE INDEX machines_doomed ON machines (next_attempt_at) WHERE transition = 'destroying' OR cleanup_pending;
 CREATE INDEX machines_ready ON machines (updated_at) WHERE status = 'ready';
+-- For the deletes that set these columns to null; few rows have a vault or an override.
+CREATE INDEX machines_agent ON machines (agent_id) WHERE agent_id IS NOT NULL;
+CREATE INDEX machines_environment ON machines (environment_id) WHERE environment_id IS NOT NULL;
+CREATE INDEX machines_vault ON machines (vault_id) WHERE vault_id IS NOT NULL;
 CREATE INDEX machines_leased ON machines (lease_holder) WHERE lease_holder IS NOT NULL;
 
 CREATE TABLE conversations (
@@ -213,6 +220,8 @@ CREATE TABLE conversations (
 CREATE INDEX conversations_account ON conversations (account_id, updated_at);
 CREATE INDEX conversations_machine ON conversations (machine_id);
 CREATE INDEX conversations_agent ON conversations (agent_id);
+CREATE INDEX conversations_environment ON conversations (environment_id) WHERE environment_id IS NOT NULL;
+CREATE INDEX conversations_vault ON conversations (vault_id) WHERE vault_id IS NOT NULL;
 CREATE INDEX conversations_channel ON conversations (account_id, channel_id) WHERE channel_id IS NOT NULL;
 CREATE INDEX conversations_parent ON conversations (parent_conversation_id) WHERE parent_conversation_id IS NOT NULL;
 

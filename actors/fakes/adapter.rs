@@ -1,0 +1,281 @@
+//! The contract's operations over the fake's state.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+
+use super::faults::Op;
+use super::process::Spawn;
+use super::sandbox::{FakeMachine, FakeSandbox};
+use super::sessions::Replay;
+use crate::domain::Epoch;
+use crate::domain::machine::Provider;
+use crate::ports::sandbox::*;
+
+impl SandboxAdapter for FakeSandbox {
+    fn provider(&self) -> Provider {
+        self.provider
+    }
+
+    fn capabilities(&self) -> BTreeSet<Capability> {
+        self.state.lock().capabilities.clone()
+    }
+
+    fn create<'a>(&'a self, name: &'a str, epoch: Option<Epoch>) -> Answer<'a, Created> {
+        let handle = self.handle(name);
+        Box::pin(self.perform(Op::Create, name, epoch, move |state| {
+            let mut inner = state.lock();
+            let adopted = inner.machines.contains_key(&handle.name);
+            if !adopted {
+                let disk = inner.draw();
+                inner.machines.insert(handle.name.clone(), FakeMachine::new(disk));
+            }
+            Ok(Created {
+                handle,
+                adopted,
+                meta: BTreeMap::new(),
+            })
+        }))
+    }
+
+    fn get<'a>(&'a self, handle: &'a Handle) -> Answer<'a, Info> {
+        let name = handle.name.clone();
+        Box::pin(self.perform(Op::Get, &handle.name, None, move |state| {
+            let state = state.lock().machine(&name)?.state;
+            Ok(Info { state, path: None })
+        }))
+    }
+
+    fn destroy<'a>(&'a self, handle: &'a Handle, epoch: Option<Epoch>) -> Answer<'a, ()> {
+        let name = handle.name.clone();
+        Box::pin(self.perform(Op::Destroy, &handle.name, epoch, move |state| {
+            if let Some(mut machine) = state.lock().machines.remove(&name) {
+                machine.stop_processes();
+            }
+            Ok(())
+        }))
+    }
+
+    fn list_all_names(&self) -> Answer<'_, BTreeSet<String>> {
+        Box::pin(self.perform(Op::List, "", None, |state| {
+            Ok(state.lock().machines.keys().cloned().collect())
+        }))
+    }
+
+    fn suspend<'a>(&'a self, handle: &'a Handle, epoch: Option<Epoch>) -> Answer<'a, ()> {
+        let name = handle.name.clone();
+        Box::pin(self.perform(Op::Suspend, &handle.name, epoch, move |state| {
+            let mut inner = state.lock();
+            if !inner.capabilities.contains(&Capability::Suspend) {
+                return Err(SandboxError::NotSupported);
+            }
+            let machine = inner.machine(&name)?;
+            machine.state = RunState::Suspended;
+            machine.stop_processes();
+            Ok(())
+        }))
+    }
+
+    fn resume<'a>(&'a self, handle: &'a Handle, epoch: Option<Epoch>) -> Answer<'a, ()> {
+        let name = handle.name.clone();
+        Box::pin(self.perform(Op::Resume, &handle.name, epoch, move |state| {
+            state.lock().machine(&name)?.state = RunState::Running;
+            Ok(())
+        }))
+    }
+
+    fn write_file<'a>(
+        &'a self,
+        handle: &'a Handle,
+        path: &'a str,
+        bytes: Bytes,
+        mode: Option<u32>,
+        epoch: Option<Epoch>,
+    ) -> Answer<'a, ()> {
+        let (name, path) = (handle.name.clone(), path.to_owned());
+        Box::pin(self.perform(Op::WriteFile, &handle.name, epoch, move |state| {
+            state.lock().running(&name)?.files.insert(path, (bytes, mode));
+            Ok(())
+        }))
+    }
+
+    fn exec<'a>(
+        &'a self,
+        handle: &'a Handle,
+        command: &'a str,
+        arguments: &'a [String],
+        options: ExecOptions,
+    ) -> Answer<'a, ExecOutput> {
+        let mut spawn = self.spawned(handle, command, arguments, options.env, options.dir);
+        let shared = Arc::clone(&self.state);
+        Box::pin(self.perform(Op::Exec, &handle.name, options.epoch, move |_| {
+            Self::launch(&shared, &mut spawn, false)?;
+            let mut inner = shared.lock();
+            let session = inner.session(&spawn.machine, &spawn.session_id)?;
+            // A command that did not end by itself was dropped: never partial output.
+            let code = session.exit_code.ok_or_else(super::sessions::closed)?;
+            let output = session.output(options.stderr_to_stdout);
+            Ok(ExecOutput { output, code })
+        }))
+    }
+
+    fn spawn<'a>(
+        &'a self,
+        handle: &'a Handle,
+        command: &'a str,
+        arguments: &'a [String],
+        options: SpawnOptions,
+    ) -> Answer<'a, (Command, FrameStream)> {
+        let mut spawn = self.spawned(handle, command, arguments, options.env, options.dir);
+        let shared = Arc::clone(&self.state);
+        let provider = self.provider;
+        Box::pin(self.perform(Op::Spawn, &handle.name, None, move |_| {
+            let (reference, frames) = Self::launch(&shared, &mut spawn, options.stdin)?;
+            let command = Command {
+                provider,
+                machine: spawn.machine,
+                session_id: spawn.session_id,
+                reference,
+            };
+            Ok((command, frames))
+        }))
+    }
+
+    fn write_stdin<'a>(&'a self, command: &'a Command, bytes: Bytes) -> Answer<'a, ()> {
+        let (shared, target) = (Arc::clone(&self.state), command.clone());
+        Box::pin(self.perform(Op::WriteStdin, &command.machine, None, move |_| {
+            let (stdio, process) = Self::process(&shared, &target)?;
+            process
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .stdin(&bytes, &stdio);
+            Ok(())
+        }))
+    }
+
+    fn close_stdin<'a>(&'a self, command: &'a Command) -> Answer<'a, ()> {
+        Box::pin(async move {
+            // Fine after the exit, and twice.
+            let Ok((stdio, process)) = Self::process(&self.state, command) else {
+                return Ok(());
+            };
+            if let Ok(session) = self.state.lock().session(&command.machine, &command.session_id) {
+                session.stdin_open = false;
+            }
+            process.lock().unwrap_or_else(PoisonError::into_inner).eof(&stdio);
+            Ok(())
+        })
+    }
+
+    fn stop_command<'a>(&'a self, command: &'a Command) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async move {
+            if let Ok(session) = self.state.lock().session(&command.machine, &command.session_id) {
+                session.detach(command.reference);
+            }
+        })
+    }
+
+    fn list_sessions<'a>(&'a self, handle: &'a Handle) -> Answer<'a, Vec<Session>> {
+        let name = handle.name.clone();
+        Box::pin(self.perform(Op::ListSessions, &handle.name, None, move |state| {
+            let mut inner = state.lock();
+            Ok(inner
+                .machine(&name)?
+                .sessions
+                .iter()
+                .rev()
+                .map(|session| session.listed())
+                .collect())
+        }))
+    }
+
+    fn attach<'a>(&'a self, handle: &'a Handle, session_id: &'a str) -> Answer<'a, (Command, FrameStream)> {
+        let (name, session_id, provider) = (handle.name.clone(), session_id.to_owned(), self.provider);
+        Box::pin(self.perform(Op::Attach, &handle.name, None, move |state| {
+            let mut inner = state.lock();
+            let reference = inner.draw();
+            let replay = if inner.marks_replay {
+                Replay::Marked
+            } else {
+                Replay::Plain
+            };
+            let frames = inner.session(&name, &session_id)?.attach(reference, replay);
+            let command = Command {
+                provider,
+                machine: name,
+                session_id,
+                reference,
+            };
+            Ok((command, frames))
+        }))
+    }
+
+    fn terminate_session<'a>(&'a self, handle: &'a Handle, session_id: &'a str, _: Duration) -> Answer<'a, ()> {
+        let (name, session_id) = (handle.name.clone(), session_id.to_owned());
+        Box::pin(self.perform(Op::Terminate, &handle.name, None, move |state| {
+            let mut inner = state.lock();
+            if !inner.capabilities.contains(&Capability::TerminateSession) {
+                return Err(SandboxError::NotSupported);
+            }
+            // Ending what is not there is done.
+            if let Ok(session) = inner.session(&name, &session_id) {
+                session.exit(137);
+            }
+            Ok(())
+        }))
+    }
+
+    fn apply_network_policy<'a>(&'a self, handle: &'a Handle, policy: &'a NetworkPolicy) -> Answer<'a, ()> {
+        let (name, policy) = (handle.name.clone(), policy.clone());
+        Box::pin(self.perform(Op::Policy, &handle.name, None, move |state| {
+            let mut inner = state.lock();
+            if !inner.capabilities.contains(&Capability::NetworkPolicy) {
+                return Err(SandboxError::NotSupported);
+            }
+            inner.machine(&name)?.policy = Some(policy);
+            Ok(())
+        }))
+    }
+
+    fn network_policy<'a>(&'a self, handle: &'a Handle) -> Answer<'a, NetworkPolicy> {
+        let name = handle.name.clone();
+        Box::pin(self.perform(Op::PolicyRead, &handle.name, None, move |state| {
+            let mut inner = state.lock();
+            if !inner.capabilities.contains(&Capability::NetworkPolicy) {
+                return Err(SandboxError::NotSupported);
+            }
+            // Nothing applied means that everything is allowed.
+            Ok(inner.machine(&name)?.policy.clone().unwrap_or_else(|| NetworkPolicy {
+                allow: vec!["*".into()],
+            }))
+        }))
+    }
+
+    fn public_url<'a>(&'a self, handle: &'a Handle) -> LocalBoxFuture<'a, Result<String, PublicUrlError>> {
+        Box::pin(async move {
+            let mut inner = self.state.lock();
+            if !inner.capabilities.contains(&Capability::PublicUrl) {
+                return Err(PublicUrlError::Unsupported);
+            }
+            inner.machine(&handle.name).map_err(PublicUrlError::Failed)?;
+            Ok(format!("https://{}.fake.test", handle.name))
+        })
+    }
+}
+
+impl FakeSandbox {
+    fn spawned(&self, handle: &Handle, command: &str, arguments: &[String], env: Env, dir: Option<String>) -> Spawn {
+        Spawn {
+            machine: handle.name.clone(),
+            // Drawn when it starts.
+            session_id: String::new(),
+            command: command.to_owned(),
+            arguments: arguments.to_vec(),
+            env,
+            dir,
+        }
+    }
+}

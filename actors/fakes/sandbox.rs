@@ -1,0 +1,471 @@
+//! The reference adapter in memory: honest by default, wrong by plan, and it remembers everything.
+//!
+//! A request takes effect whether or not its caller still waits, as at a real provider: a slow call that was dropped
+//! still happens. Suspending stops the processes of a machine; its disk stays.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::faults::{Fault, LogEntry, Logged, Op};
+use super::process::{Program, Spawn, Stdio, vocabulary};
+use super::sessions::{FakeSession, Pipe, Replay, closed};
+use crate::domain::Epoch;
+use crate::domain::machine::Provider;
+use crate::ports::Clock;
+use crate::ports::sandbox::*;
+
+/// A fake machine.
+pub(super) struct FakeMachine {
+    pub state: RunState,
+    /// Tells one disk of a name from the next.
+    disk: u64,
+    pub files: BTreeMap<String, (Bytes, Option<u32>)>,
+    pub sessions: Vec<FakeSession>,
+    pub policy: Option<NetworkPolicy>,
+}
+
+impl FakeMachine {
+    pub fn new(disk: u64) -> Self {
+        Self {
+            state: RunState::Running,
+            disk,
+            files: BTreeMap::new(),
+            sessions: Vec::new(),
+            policy: None,
+        }
+    }
+
+    pub fn stop_processes(&mut self) {
+        for session in &mut self.sessions {
+            session.exit(137);
+        }
+    }
+}
+
+pub(super) struct Inner {
+    pub machines: BTreeMap<String, FakeMachine>,
+    faults: HashMap<Op, VecDeque<Fault>>,
+    log: Vec<LogEntry>,
+    /// Of disks, sessions and attachments.
+    next: u64,
+    offline: bool,
+    honours_epochs: bool,
+    highest: HashMap<String, Epoch>,
+    pub capabilities: BTreeSet<Capability>,
+    pub marks_replay: bool,
+    program: Program,
+}
+
+impl Inner {
+    pub fn draw(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub fn machine(&mut self, name: &str) -> Result<&mut FakeMachine, SandboxError> {
+        self.machines.get_mut(name).ok_or(SandboxError::NotFound)
+    }
+
+    /// A machine that can run something.
+    pub fn running(&mut self, name: &str) -> Result<&mut FakeMachine, SandboxError> {
+        let machine = self.machine(name)?;
+        if machine.state == RunState::Suspended {
+            return Err(SandboxError::Unavailable("the machine is suspended".into()));
+        }
+        Ok(machine)
+    }
+
+    pub fn session(&mut self, machine: &str, session: &str) -> Result<&mut FakeSession, SandboxError> {
+        let machine = self.machine(machine)?;
+        machine
+            .sessions
+            .iter_mut()
+            .find(|known| known.id == session)
+            .ok_or(SandboxError::NotFound)
+    }
+}
+
+/// What the adapter, its processes and its late effects share.
+pub(super) struct State {
+    inner: Mutex<Inner>,
+    clock: Arc<dyn Clock>,
+    origin: Instant,
+}
+
+impl State {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, op: Op, what: Logged, machine: &str, epoch: Option<Epoch>, answer: &'static str) {
+        let entry = LogEntry {
+            at: self.origin.elapsed(),
+            op,
+            what,
+            machine: machine.to_owned(),
+            epoch,
+            answer,
+        };
+        self.lock().log.push(entry);
+    }
+
+    pub(super) fn emit(&self, machine: &str, session: &str, pipe: Pipe, bytes: Bytes) {
+        let now = self.clock.now();
+        if let Ok(session) = self.lock().session(machine, session) {
+            session.emit(pipe, bytes, now);
+        }
+    }
+
+    pub(super) fn exit(&self, machine: &str, session: &str, code: i64) {
+        if let Ok(session) = self.lock().session(machine, session) {
+            session.exit(code);
+        }
+    }
+
+    pub(super) fn drop_connections(&self, machine: &str, session: &str) {
+        if let Ok(session) = self.lock().session(machine, session) {
+            session.drop_connections(&closed());
+        }
+    }
+
+    pub(super) fn is_over(&self, machine: &str, session: &str) -> bool {
+        self.lock()
+            .session(machine, session)
+            .map_or(true, |session| session.exit_code.is_some())
+    }
+
+    /// Whether a request of this epoch comes too late (RUL-L-2).
+    fn refuses(&self, machine: &str, epoch: Option<Epoch>) -> bool {
+        let mut inner = self.lock();
+        let (true, Some(epoch)) = (inner.honours_epochs, epoch) else {
+            return false;
+        };
+        let highest = inner.highest.entry(machine.to_owned()).or_default();
+        let refused = epoch < *highest;
+        *highest = epoch.max(*highest);
+        refused
+    }
+
+    fn apply<T>(
+        &self,
+        request: &Request,
+        effect: impl FnOnce(&Self) -> Result<T, SandboxError>,
+    ) -> Result<T, SandboxError> {
+        let Request { op, machine, epoch } = request;
+        let done = if self.refuses(machine, *epoch) {
+            Err(SandboxError::Invalid("stale_epoch".into()))
+        } else {
+            effect(self)
+        };
+        if done.is_ok() {
+            self.note(*op, Logged::Effect, machine, *epoch, "");
+        }
+        done
+    }
+}
+
+#[derive(Clone)]
+struct Request {
+    op: Op,
+    machine: String,
+    epoch: Option<Epoch>,
+}
+
+/// The provider.
+#[derive(Clone)]
+pub struct FakeSandbox {
+    pub(super) provider: Provider,
+    pub(super) state: Arc<State>,
+}
+
+impl FakeSandbox {
+    /// A provider without machines that offers everything but checkpoints.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        use Capability as C;
+        let inner = Inner {
+            machines: BTreeMap::new(),
+            faults: HashMap::new(),
+            log: Vec::new(),
+            next: 0,
+            offline: false,
+            honours_epochs: false,
+            highest: HashMap::new(),
+            capabilities: BTreeSet::from([
+                C::Suspend,
+                C::NetworkPolicy,
+                C::Attach,
+                C::Tty,
+                C::PublicUrl,
+                C::TerminateSession,
+            ]),
+            marks_replay: true,
+            program: vocabulary(),
+        };
+        Self {
+            provider: Provider::Fake,
+            state: Arc::new(State {
+                inner: Mutex::new(inner),
+                clock,
+                origin: Instant::now(),
+            }),
+        }
+    }
+
+    /// Stands in for another provider.
+    #[must_use]
+    pub fn as_provider(mut self, provider: Provider) -> Self {
+        self.provider = provider;
+        self
+    }
+
+    /// What spawned commands run from now on.
+    #[must_use]
+    pub fn with_program(self, program: Program) -> Self {
+        self.state.lock().program = program;
+        self
+    }
+
+    #[must_use]
+    pub fn without(self, capability: Capability) -> Self {
+        self.state.lock().capabilities.remove(&capability);
+        self
+    }
+
+    /// Refuses requests of an older epoch, as our own servers do (RUL-L-2).
+    #[must_use]
+    pub fn honouring_epochs(self) -> Self {
+        self.state.lock().honours_epochs = true;
+        self
+    }
+
+    /// Attachments are not told where their replay ends.
+    #[must_use]
+    pub fn without_replay_end(self) -> Self {
+        self.state.lock().marks_replay = false;
+        self
+    }
+
+    /// Plans a fault for the next call of `op` that has none yet.
+    pub fn plan(&self, op: Op, fault: Fault) {
+        self.state.lock().faults.entry(op).or_default().push_back(fault);
+    }
+
+    /// Faults that were planned and did not happen: a test that leaves one has not tested it.
+    pub fn unused_faults(&self) -> usize {
+        self.state.lock().faults.values().map(VecDeque::len).sum()
+    }
+
+    /// Nobody can be reached; every call is refused as `runner_offline` before it is sent.
+    pub fn set_offline(&self, offline: bool) {
+        let mut inner = self.state.lock();
+        inner.offline = offline;
+        if offline {
+            let gone = SandboxError::Unavailable(RUNNER_DISCONNECTED.into());
+            for session in inner.machines.values_mut().flat_map(|machine| &mut machine.sessions) {
+                session.drop_connections(&gone);
+            }
+        }
+    }
+
+    /// The provider loses a machine.
+    pub fn lose(&self, name: &str) {
+        if let Some(mut machine) = self.state.lock().machines.remove(name) {
+            machine.stop_processes();
+        }
+    }
+
+    /// The provider suspends a machine that nobody asked it to suspend.
+    pub fn stop(&self, name: &str) {
+        if let Some(machine) = self.state.lock().machines.get_mut(name) {
+            machine.state = RunState::Suspended;
+            machine.stop_processes();
+        }
+    }
+
+    /// Every attachment of a machine's live sessions ends without a verdict.
+    pub fn drop_connections(&self, name: &str) {
+        if let Some(machine) = self.state.lock().machines.get_mut(name) {
+            for session in &mut machine.sessions {
+                session.drop_connections(&closed());
+            }
+        }
+    }
+
+    /// The names of the machines that exist: what costs money.
+    pub fn machines(&self) -> Vec<String> {
+        self.state.lock().machines.keys().cloned().collect()
+    }
+
+    /// How a machine is; None when there is none.
+    pub fn run_state(&self, name: &str) -> Option<RunState> {
+        self.state.lock().machines.get(name).map(|machine| machine.state)
+    }
+
+    /// Which disk a machine has: another number is another disk.
+    pub fn disk(&self, name: &str) -> Option<u64> {
+        self.state.lock().machines.get(name).map(|machine| machine.disk)
+    }
+
+    /// A file of a machine, with its mode.
+    pub fn file(&self, name: &str, path: &str) -> Option<(Bytes, Option<u32>)> {
+        self.state.lock().machines.get(name)?.files.get(path).cloned()
+    }
+
+    /// The policy in force; None when none was ever applied.
+    pub fn policy(&self, name: &str) -> Option<NetworkPolicy> {
+        self.state.lock().machines.get(name)?.policy.clone()
+    }
+
+    /// Sessions of a machine that have not ended.
+    pub fn live_sessions(&self, name: &str) -> Vec<Session> {
+        let inner = self.state.lock();
+        let sessions = inner.machines.get(name).map(|machine| machine.sessions.iter());
+        sessions
+            .into_iter()
+            .flatten()
+            .filter(|session| session.exit_code.is_none())
+            .map(FakeSession::listed)
+            .collect()
+    }
+
+    /// Everything that was asked and done, in order.
+    pub fn log(&self) -> Vec<LogEntry> {
+        self.state.lock().log.clone()
+    }
+
+    /// How often `op` was asked for.
+    pub fn requests(&self, op: Op) -> usize {
+        self.count(op, Logged::Requested)
+    }
+
+    /// How often `op` took effect.
+    pub fn effects(&self, op: Op) -> usize {
+        self.count(op, Logged::Effect)
+    }
+
+    fn count(&self, op: Op, what: Logged) -> usize {
+        let inner = self.state.lock();
+        inner
+            .log
+            .iter()
+            .filter(|entry| entry.op == op && entry.what == what)
+            .count()
+    }
+
+    /// One request with its faults. The effect belongs to the provider, not to the caller's future.
+    pub(super) async fn perform<T: Send + 'static>(
+        &self,
+        op: Op,
+        machine: &str,
+        epoch: Option<Epoch>,
+        effect: impl FnOnce(&State) -> Result<T, SandboxError> + Send + 'static,
+    ) -> Result<T, SandboxError> {
+        let request = Request {
+            op,
+            machine: machine.to_owned(),
+            epoch,
+        };
+        self.state.note(op, Logged::Requested, machine, epoch, "");
+        let (offline, fault) = {
+            let mut inner = self.state.lock();
+            let offline = inner.offline;
+            let planned = inner.faults.get_mut(&op).filter(|_| !offline);
+            (offline, planned.and_then(VecDeque::pop_front))
+        };
+        let lost = || SandboxError::Unavailable("the answer was lost".into());
+        let answer = match fault {
+            _ if offline => Err(SandboxError::Unavailable(RUNNER_OFFLINE.into())),
+            None => self.state.apply(&request, effect),
+            Some(Fault::Slow(delay)) => self
+                .later(&request, delay, effect)
+                .await
+                .unwrap_or_else(|_| Err(lost())),
+            Some(Fault::LateSuccess(delay)) => {
+                drop(self.later(&request, delay, effect));
+                Err(lost())
+            }
+            Some(Fault::LostAnswer) => self.state.apply(&request, effect).and_then(|_| Err(lost())),
+            Some(Fault::Refused(error)) => Err(error),
+            Some(Fault::NoAnswer) => std::future::pending().await,
+            Some(Fault::Panics) => panic!("a planned panic of the provider client"),
+            Some(Fault::Exists) => {
+                let disk = self.state.lock().draw();
+                let stranger = FakeMachine::new(disk);
+                self.state.lock().machines.insert(machine.to_owned(), stranger);
+                self.state.apply(&request, effect)
+            }
+        };
+        let class = answer.as_ref().map_or_else(SandboxError::class, |_| "ok");
+        self.state.note(op, Logged::Answered, machine, epoch, class);
+        answer
+    }
+
+    /// Takes effect after a while, in a task of the provider.
+    fn later<T: Send + 'static>(
+        &self,
+        request: &Request,
+        delay: Duration,
+        effect: impl FnOnce(&State) -> Result<T, SandboxError> + Send + 'static,
+    ) -> tokio::task::JoinHandle<Result<T, SandboxError>> {
+        let (state, request) = (Arc::clone(&self.state), request.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(delay).await;
+            state.apply(&request, effect)
+        })
+    }
+
+    /// Starts a process and answers its session id, with a first attachment.
+    pub(super) fn launch(
+        state: &Arc<State>,
+        spawn: &mut Spawn,
+        stdin: bool,
+    ) -> Result<(u64, FrameStream), SandboxError> {
+        let now = state.clock.now();
+        let (reference, frames, process) = {
+            let mut inner = state.lock();
+            inner.running(&spawn.machine)?;
+            spawn.session_id = format!("session-{}", inner.draw());
+            let reference = inner.draw();
+            let program = Arc::clone(&inner.program);
+            let command = std::iter::once(&spawn.command).chain(&spawn.arguments);
+            let command = command.map(String::as_str).collect::<Vec<_>>().join(" ");
+            let mut session = FakeSession::new(spawn.session_id.clone(), command, now, program(spawn), stdin);
+            let frames = session.attach(reference, Replay::None);
+            let process = Arc::clone(&session.process);
+            inner.running(&spawn.machine)?.sessions.push(session);
+            (reference, frames, process)
+        };
+        // Not under the state's lock: the process writes through it.
+        let stdio = Stdio {
+            state: Arc::clone(state),
+            machine: spawn.machine.clone(),
+            session: spawn.session_id.clone(),
+        };
+        process.lock().unwrap_or_else(PoisonError::into_inner).start(&stdio);
+        Ok((reference, frames))
+    }
+
+    /// The process behind an attachment, to be talked to outside the state's lock.
+    pub(super) fn process(
+        state: &Arc<State>,
+        command: &Command,
+    ) -> Result<(Stdio, super::sessions::Running), SandboxError> {
+        let mut inner = state.lock();
+        let session = inner
+            .session(&command.machine, &command.session_id)
+            .map_err(|_| SandboxError::CommandExited)?;
+        if !session.stdin_open {
+            return Err(SandboxError::CommandExited);
+        }
+        let stdio = Stdio {
+            state: Arc::clone(state),
+            machine: command.machine.clone(),
+            session: command.session_id.clone(),
+        };
+        Ok((stdio, Arc::clone(&session.process)))
+    }
+}

@@ -1,0 +1,1 @@
+//! Agents, environments, vaults and secrets.

@@ -1,0 +1,106 @@
+//! The quota transaction: what is counted, and who may have one more (lifecycle 8, RUL-L-70 to RUL-L-72).
+//!
+//! Whoever takes a slot holds the fleet's lock and the account's from before the count until the commit, so two wakes
+//! at the last slot cannot both pass. Both come before any machine lock (RUL-L-9).
+
+use std::time::Duration;
+
+use diesel::dsl::sql;
+use diesel::prelude::*;
+use diesel::sql_types::{Bool, Timestamp};
+
+use fountain_actors::domain::*;
+use fountain_actors::ports::clock::before;
+use fountain_actors::ports::store::conversations::Limits;
+
+use crate::store::backend::{Db, Fault, lock_account, lock_fleet};
+use crate::store::columns::{at, key};
+use crate::store::schema::{accounts, machines};
+
+/// How long a wake whose outcome nobody knows keeps its slot although the row is suspended: the lease and the last
+/// look of RUL-L-3. Without an end, a debt that nobody settles would hold a slot for ever.
+const DEBT: Duration = Duration::from_secs(16 * 60);
+
+/// [`fountain_actors::domain::machine::Machine::is_counted`] in SQL, and the suspended machine that an unsettled wake
+/// may have started.
+const COUNTED: &str = "(cleanup_pending OR status IN ('pending', 'starting', 'ready') \
+     OR (status NOT IN ('terminated', 'failed') AND transition IN ('resuming', 'destroying')) \
+     OR (status = 'suspended' AND EXISTS (SELECT 1 FROM operations o WHERE o.machine_id = machines.id \
+         AND o.verb = 'wake' AND o.finished_at IS NULL \
+         AND (o.outcome IS NULL OR o.outcome IN ('unknown', 'superseded')) AND o.started_at > ";
+
+/// Takes the quota locks in their order: fleet, then account.
+pub fn lock(db: &mut Db, account: AccountId) -> Result<(), Fault> {
+    lock_fleet(db)?;
+    lock_account(db, account)
+}
+
+/// Counted machines, of one account or of all.
+pub fn counted(db: &mut Db, account: Option<AccountId>, now: Moment) -> Result<i64, Fault> {
+    let since = at(before(now, DEBT));
+    let counted = sql::<Bool>(COUNTED).bind::<Timestamp, _>(since).sql(")))");
+    let count = match account {
+        Some(account) => machines::table
+            .filter(machines::account_id.eq(key(account)))
+            .filter(counted)
+            .count()
+            .get_result(db),
+        None => machines::table.filter(counted).count().get_result(db),
+    }?;
+    Ok(count)
+}
+
+/// Whether one machine is counted.
+pub fn is_counted(db: &mut Db, machine: MachineId, now: Moment) -> Result<bool, Fault> {
+    let since = at(before(now, DEBT));
+    let count: i64 = machines::table
+        .find(key(machine))
+        .filter(sql::<Bool>(COUNTED).bind::<Timestamp, _>(since).sql(")))"))
+        .count()
+        .get_result(db)?;
+    Ok(count > 0)
+}
+
+/// Whether the account may start anything, and its own cap.
+fn account(db: &mut Db, account: AccountId) -> Result<(bool, Option<i64>), Fault> {
+    use chrono::NaiveDateTime;
+    let (suspended, deleting, cap) = accounts::table
+        .find(key(account))
+        .select((
+            accounts::suspended_at,
+            accounts::deleting_at,
+            accounts::sandbox_limit_override,
+        ))
+        .first::<(Option<NaiveDateTime>, Option<NaiveDateTime>, Option<i64>)>(db)
+        .optional()?
+        .ok_or_else(|| Fault::not_found("account"))?;
+    Ok((suspended.is_none() && deleting.is_none(), cap))
+}
+
+/// `account_suspended` unless the account may start and wake things (RUL-L-36).
+pub fn require_active(db: &mut Db, of: AccountId) -> Result<(), Fault> {
+    match account(db, of)? {
+        (true, _) => Ok(()),
+        (false, _) => Err(ErrorCode::AccountSuspended.into()),
+    }
+}
+
+/// Admits one more machine. The locks are held.
+///
+/// # Errors
+/// `fleet_full`, `account_suspended`, `sandbox_quota_exceeded`, in this order.
+pub fn admit(db: &mut Db, of: AccountId, limits: Limits, now: Moment) -> Result<(), Fault> {
+    let (active, cap) = account(db, of)?;
+    if counted(db, None, now)? >= limits.fleet {
+        return Err(ErrorCode::FleetFull.into());
+    }
+    if !active {
+        return Err(ErrorCode::AccountSuspended.into());
+    }
+    let limit = cap.unwrap_or(limits.cap);
+    let count = counted(db, Some(of), now)?;
+    if count >= limit {
+        return Err(Refusal::QuotaExceeded { active: count, limit }.into());
+    }
+    Ok(())
+}
