@@ -72,7 +72,6 @@ fn create(stack: &Stack, client: &mut Client, events: &mut Events) -> anyhow::Re
 fn spawn(stack: &Stack) -> anyhow::Result<Duration> {
     let started = Instant::now();
     let mut agent = Agent::start(stack.home())?;
-    agent.prompt(PROMPT)?;
-    anyhow::ensure!(agent.update()?.is_some(), "the prompt had no output");
-    Ok(started.elapsed())
+    let handshake = started.elapsed();
+    Ok(handshake + agent.first_output(PROMPT)?)
 }

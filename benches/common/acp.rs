@@ -11,12 +11,39 @@ use serde_json::{Value, json};
 
 use super::process::fountain;
 
-pub struct Agent {
+/// The writing half of an agent, which ends with it.
+pub struct Prompter {
     child: Child,
     stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
     session: String,
     next_id: i64,
+}
+
+impl Prompter {
+    fn send(&mut self, method: &str, params: &Value) -> anyhow::Result<()> {
+        self.next_id += 1;
+        let message = json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params});
+        self.stdin.write_all(format!("{message}\n").as_bytes())?;
+        Ok(())
+    }
+
+    /// Writes a prompt.
+    pub fn prompt(&mut self, text: &str) -> anyhow::Result<()> {
+        let params = json!({"sessionId": self.session, "prompt": [{"type": "text", "text": text}]});
+        self.send("session/prompt", &params)
+    }
+}
+
+impl Drop for Prompter {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // it may have ended
+        let _ = self.child.wait();
+    }
+}
+
+pub struct Agent {
+    prompter: Prompter,
+    stdout: BufReader<ChildStdout>,
     line: String,
 }
 
@@ -32,47 +59,32 @@ impl Agent {
         let stdin = child.stdin.take().context("stdin is piped")?;
         let stdout = child.stdout.take().context("stdout is piped")?;
         let mut agent = Self {
-            child,
-            stdin,
+            prompter: Prompter {
+                child,
+                stdin,
+                session: String::new(),
+                next_id: 0,
+            },
             stdout: BufReader::with_capacity(256 * 1024, stdout),
-            session: String::new(),
-            next_id: 0,
             line: String::new(),
         };
-        agent.ask("initialize", json!({"protocolVersion": 1, "clientCapabilities": {}}))?;
-        let opened = agent.ask("session/new", json!({"cwd": home, "mcpServers": []}))?;
+        agent.ask("initialize", &json!({"protocolVersion": 1, "clientCapabilities": {}}))?;
+        let opened = agent.ask("session/new", &json!({"cwd": home, "mcpServers": []}))?;
         let session = opened.pointer("/result/sessionId").and_then(Value::as_str);
-        agent.session = session.context("session/new answered no session")?.to_owned();
+        agent.prompter.session = session.context("session/new answered no session")?.to_owned();
         Ok(agent)
     }
 
-    fn send(&mut self, method: &str, params: Value) -> anyhow::Result<()> {
-        self.next_id += 1;
-        let message = json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params});
-        self.stdin.write_all(format!("{message}\n").as_bytes())?;
-        Ok(())
-    }
-
-    /// The next line; false at the end.
     fn read(&mut self) -> anyhow::Result<()> {
         self.line.clear();
         anyhow::ensure!(self.stdout.read_line(&mut self.line)? > 0, "the agent ended");
         Ok(())
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> anyhow::Result<Value> {
-        self.send(method, params)?;
+    fn ask(&mut self, method: &str, params: &Value) -> anyhow::Result<Value> {
+        self.prompter.send(method, params)?;
         self.read()?;
         Ok(serde_json::from_str(&self.line)?)
-    }
-
-    /// Writes a prompt.
-    pub fn prompt(&mut self, text: &str) -> anyhow::Result<()> {
-        let session = self.session.clone();
-        self.send(
-            "session/prompt",
-            json!({"sessionId": session, "prompt": [{"type": "text", "text": text}]}),
-        )
     }
 
     /// The next update's line, or None when the prompt has ended.
@@ -84,17 +96,16 @@ impl Agent {
     /// Prompts, waits for the end, and answers how long the first update took.
     pub fn first_output(&mut self, text: &str) -> anyhow::Result<Duration> {
         let started = Instant::now();
-        self.prompt(text)?;
+        self.prompter.prompt(text)?;
         anyhow::ensure!(self.update()?.is_some(), "the prompt had no output");
         let took = started.elapsed();
         while self.update()?.is_some() {}
         Ok(took)
     }
-}
 
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill(); // it may have ended
-        let _ = self.child.wait();
+    /// The agent's output by itself, for whoever relays it. Nothing of it was read ahead.
+    pub fn split(self) -> anyhow::Result<(Prompter, ChildStdout)> {
+        anyhow::ensure!(self.stdout.buffer().is_empty(), "the agent said something unasked");
+        Ok((self.prompter, self.stdout.into_inner()))
     }
 }

@@ -12,7 +12,6 @@ pub mod acp;
 pub mod http;
 pub mod postgres;
 pub mod process;
-pub mod seed;
 pub mod stack;
 pub mod wal;
 

@@ -43,6 +43,11 @@ impl Database {
         Self::on(server.url(), Some(server)).map(Some)
     }
 
+    /// Another database on the same server, which lives as long as this one at most.
+    pub fn sibling(&self) -> anyhow::Result<Self> {
+        Self::on(self.admin.clone(), None)
+    }
+
     fn on(admin: String, server: Option<Server>) -> anyhow::Result<Self> {
         let name = format!("fountain_bench_{}_{}", std::process::id(), free_port()?);
         PgConnection::establish(&format!("{admin}/postgres"))?.batch_execute(&format!("CREATE DATABASE {name}"))?;
