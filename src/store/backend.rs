@@ -14,8 +14,8 @@ pub use fault::{Fault, violated};
 pub use locks::{lease_clock, lock_account, lock_events, lock_fleet, lock_machine};
 
 pub(super) use connect::migration_connection;
-pub(super) use locks::MIGRATIONS;
 pub(super) use fault::classify;
+pub(super) use locks::MIGRATIONS;
 
 use diesel::connection::{AnsiTransactionManager, TransactionManager};
 use diesel::pg::PgConnection;

@@ -29,7 +29,10 @@ fn apply(db: &mut Db) -> Result<Vec<String>, OpenError> {
         }),
         Db::Postgres(conn) => {
             // Held by the session, so that a future migration may run outside a transaction; let go when it closes.
-            diesel::sql_query("SELECT pg_advisory_lock($1, 0)").bind::<Integer, _>(LOCK).execute(conn).map_err(failed)?;
+            diesel::sql_query("SELECT pg_advisory_lock($1, 0)")
+                .bind::<Integer, _>(LOCK)
+                .execute(conn)
+                .map_err(failed)?;
             let done = conn.run_pending_migrations(POSTGRES).map_err(Failed::Migration);
             done.map(|done| done.iter().map(ToString::to_string).collect())
         }
@@ -46,7 +49,10 @@ fn pending(db: &mut Db) -> Result<Vec<String>, OpenError> {
 }
 
 fn names<B: diesel::backend::Backend>(migrations: Vec<Box<dyn diesel::migration::Migration<B>>>) -> Vec<String> {
-    migrations.iter().map(|migration| migration.name().to_string()).collect()
+    migrations
+        .iter()
+        .map(|migration| migration.name().to_string())
+        .collect()
 }
 
 /// Why a migration failed inside its transaction.
@@ -119,9 +125,9 @@ impl SqlStore {
         match file.try_lock() {
             Ok(()) => Ok(Some(ServingLock { _file: file })),
             Err(TryLockError::WouldBlock) => Err(OpenError::InUse(shown)),
-            Err(TryLockError::Error(e)) => {
-                Err(OpenError::Connect(super::backend::ConnectFailed(format!("lock file of {shown}: {e}"))))
-            }
+            Err(TryLockError::Error(e)) => Err(OpenError::Connect(super::backend::ConnectFailed(format!(
+                "lock file of {shown}: {e}"
+            )))),
         }
     }
 

@@ -281,3 +281,9 @@ impl SqlStore {
         Box::pin(self.run(op, access, query))
     }
 }
+
+impl fountain_actors::ports::Store for SqlStore {
+    fn ping(&self) -> Answer<'_, ()> {
+        Box::pin(self.answers())
+    }
+}

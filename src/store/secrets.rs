@@ -104,7 +104,11 @@ impl MasterKey {
     /// # Errors
     /// When it is not 32 bytes of url-safe base64 without padding.
     pub fn parse(text: &SecretString) -> Result<Self, NotAMasterKey> {
-        let bytes = Zeroizing::new(URL_SAFE_NO_PAD.decode(text.expose_secret()).map_err(|_| NotAMasterKey)?);
+        let bytes = Zeroizing::new(
+            URL_SAFE_NO_PAD
+                .decode(text.expose_secret())
+                .map_err(|_| NotAMasterKey)?,
+        );
         Secret32::from_bytes(&bytes).map(Self).ok_or(NotAMasterKey)
     }
 
@@ -225,7 +229,10 @@ mod tests {
         let sealed = key.seal(&"s3cret".to_owned().into(), &identity("TOKEN"), &rng);
         assert!(!sealed.sealed.windows(6).any(|part| part == b"s3cret"));
         let again = master().unwrap_data_key(account(1), &wrapped).unwrap();
-        assert_eq!(again.open(&sealed, &identity("TOKEN")).unwrap().expose_secret(), "s3cret");
+        assert_eq!(
+            again.open(&sealed, &identity("TOKEN")).unwrap().expose_secret(),
+            "s3cret"
+        );
     }
 
     #[test]
@@ -250,7 +257,11 @@ mod tests {
         for at in 0..good.nonce.len() {
             let mut bad = good.clone();
             bad.nonce[at] ^= 1;
-            assert_eq!(key.open(&bad, &identity("TOKEN")).unwrap_err(), CannotOpen, "nonce byte {at}");
+            assert_eq!(
+                key.open(&bad, &identity("TOKEN")).unwrap_err(),
+                CannotOpen,
+                "nonce byte {at}"
+            );
         }
         let vault = Identity {
             home: SecretHome::Vault(VaultId(Uuid::from_u128(9))),

@@ -10,7 +10,7 @@ use fountain_actors::domain::account::{Actor, NewAudit};
 use fountain_actors::domain::conversation::{Conversation, ConversationStatus};
 use fountain_actors::domain::event::{NewStage, Stage, StageState};
 use fountain_actors::domain::machine::{DestroyReason, Machine, MachineMode, MachineState, MachineStatus};
-use fountain_actors::domain::turn::Ending;
+use fountain_actors::domain::turn::{Ending, Turn};
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::conversations::Ended;
 
@@ -59,19 +59,7 @@ pub fn terminate(
             to_stop.push(process);
         }
     }
-    let cut = match turns::open(db, id)? {
-        Some(turn) => {
-            let ending = Ending::interrupted(turn.id, now);
-            ending::end(db, &mut outbox, &mut conversation, turn, ending)?
-        }
-        None => None,
-    };
-    conversation.status = ConversationStatus::Terminated;
-    conversation.updated_at = now;
-    // Whatever its server still wants to write comes after the end (RUL-L-8).
-    conversation.server_epoch.0 += 1;
-    rows::save(db, &conversation)?;
-    revoke_keys(db, id, now)?;
+    let cut = close(db, &mut outbox, &mut conversation, now)?;
     if goes {
         let reason = DestroyReason::Terminated;
         machines::doom(
@@ -102,6 +90,30 @@ pub fn terminate(
         to_stop,
     };
     Ok((ended, outbox))
+}
+
+/// Ends a locked, live conversation: its open turn is interrupted, its server superseded, its keys open nothing. The
+/// stage and the audit row are the caller's. Answers the turn that was cut.
+pub fn close(
+    db: &mut Db,
+    outbox: &mut Outbox,
+    conversation: &mut Conversation,
+    now: Moment,
+) -> Result<Option<Turn>, Fault> {
+    let cut = match turns::open(db, conversation.id)? {
+        Some(turn) => {
+            let ending = Ending::interrupted(turn.id, now);
+            ending::end(db, outbox, conversation, turn, ending)?
+        }
+        None => None,
+    };
+    conversation.status = ConversationStatus::Terminated;
+    conversation.updated_at = now;
+    // Whatever its server still wants to write comes after the end (RUL-L-8).
+    conversation.server_epoch.0 += 1;
+    rows::save(db, conversation)?;
+    revoke_keys(db, conversation.id, now)?;
+    Ok(cut)
 }
 
 fn doomed(machine: &Machine) -> bool {

@@ -7,6 +7,8 @@ mod launch;
 pub mod rows;
 pub mod views;
 
+pub(super) use end::close;
+
 use std::collections::BTreeMap;
 
 use diesel::prelude::*;

@@ -6,6 +6,7 @@
 
 mod fence;
 mod finish;
+mod handover;
 mod journal;
 mod lease;
 pub mod quota;
@@ -14,6 +15,7 @@ mod sweeps;
 pub mod views;
 
 pub(super) use fence::doom;
+pub(super) use handover::hand_over;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

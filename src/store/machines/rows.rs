@@ -7,7 +7,9 @@ use chrono::NaiveDateTime;
 use diesel::prelude::*;
 use serde_json::Value;
 
-use fountain_actors::domain::machine::{LeaseInfo, Machine, MachineMode, MachineStatus, Provider, Transition};
+use fountain_actors::domain::machine::{
+    DestroyReason, LeaseInfo, Machine, MachineMode, MachineStatus, Provider, Transition,
+};
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::conversations::NewMachine;
 
@@ -166,6 +168,12 @@ fn name_taken(error: diesel::result::Error) -> Fault {
     error.into()
 }
 
+/// Reasons that take a part of a home's identity away with the row that it named.
+const IDENTITY_LOST: [&str; 2] = [
+    DestroyReason::EnvironmentDeleted.as_str(),
+    DestroyReason::VaultDeleted.as_str(),
+];
+
 /// The live home of an identity (lifecycle 5.6).
 pub fn home(
     db: &mut Db,
@@ -181,6 +189,12 @@ pub fn home(
         .filter(machines::mode.eq(Word(MachineMode::Persistent)))
         .filter(machines::runtime.eq(runtime))
         .filter(machines::status.ne_all([Word(MachineStatus::Terminated), Word(MachineStatus::Failed)]))
+        // As the unique index says: a home that lost its environment or vault to a delete holds no identity any more.
+        .filter(
+            machines::transition_reason
+                .is_null()
+                .or(machines::transition_reason.ne_all(IDENTITY_LOST)),
+        )
         .select((machines::id, machines::environment_id, machines::vault_id))
         .load::<(Id<MachineId>, Option<Id<EnvironmentId>>, Option<Id<VaultId>>)>(db)?;
     Ok(homes
