@@ -1,5 +1,6 @@
 //! Rows made through the store's own verbs: an account, an agent, and conversations with a registered server and
 //! process, ready to be appended to.
+#![allow(dead_code, reason = "no program uses all of it")]
 
 use std::sync::Arc;
 

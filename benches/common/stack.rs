@@ -52,12 +52,17 @@ impl Stack {
     /// Everything on SQLite, as a newcomer starts it.
     pub fn dev() -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
-        let port = free_port()?;
         let data = folder.path().join("data");
+        Self::dev_in(folder, &data)
+    }
+
+    /// The same on this data directory.
+    pub fn dev_in(folder: tempfile::TempDir, data: &Path) -> anyhow::Result<Self> {
+        let port = free_port()?;
         let mut command = fountain(folder.path());
         command
             .args(["dev", "--json", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(&data)
+            .arg(data)
             .env("METRICS_PORT", port.to_string());
         let mut server = Process::start("dev", folder.path(), command)?;
         let hello = server.greeting()?;
