@@ -1,3 +1,5 @@
-//! The one binary. Its commands are mounted when the engine has landed.
+//! The one binary: server, runner daemon, demo agent and command line.
 
-fn main() {}
+fn main() {
+    std::process::exit(fountain::cli::main());
+}

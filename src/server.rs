@@ -11,7 +11,7 @@ use std::time::Duration;
 use actix_web::web::Data;
 use actix_web::{App, HttpServer};
 use anyhow::Context as _;
-use fountain_actors::directory::{Engine, Shutdown};
+use fountain_actors::directory::{Engine, Placement, ShutdownKind};
 use fountain_actors::domain::account::{Account, NewApiKey, Scope};
 use fountain_actors::domain::settings::Settings;
 use fountain_actors::domain::{AccountId, KeyId, Moment};
@@ -174,7 +174,8 @@ impl Server {
             settings: Arc::clone(&settings),
             holder: holder.into(),
         };
-        let engine = Engine::start(world);
+        let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+        let engine = Engine::start(world, Placement::Threads(cores));
 
         let (closing, is_closing) = watch::channel(false);
         let stamps = Arc::new(KeyStamps::default());
@@ -213,14 +214,13 @@ impl Server {
             connections: Arc::clone(&connections),
             unsaved_limit: settings.unsaved_limit,
         });
-        let workers = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
         let http = HttpServer::new(move || {
             let state = state.clone();
             App::new()
                 .app_data(door.clone())
                 .configure(move |config| api::configure(config, state))
         })
-        .workers(workers)
+        .workers(cores)
         .disable_signals()
         .shutdown_timeout(10)
         .listen(listener)?
@@ -239,7 +239,12 @@ impl Server {
             }
         };
         actix::spawn(levels(metrics, store, Arc::clone(&connections), closing.subscribe()));
-        engine.boot().await;
+        match engine.boot().await {
+            Ok(0) => {}
+            Ok(found) => tracing::info!("{found} turns were open; their servers are started"),
+            // The adoption pass finds the same turns ten seconds later.
+            Err(error) => tracing::warn!("open turns could not be looked up yet: {error}"),
+        }
         tracing::info!("serving on {address}");
         Ok(Self {
             address,
@@ -253,8 +258,8 @@ impl Server {
         })
     }
 
-    /// Stops: streams, listener, actors. With [`Shutdown::Drain`] turns go on at their provider.
-    pub async fn stop(self, how: Shutdown) {
+    /// Stops: streams, listener, actors. With [`ShutdownKind::Drain`] turns go on at their provider.
+    pub async fn stop(self, how: ShutdownKind) {
         // Streams end on this signal; workers that wait for connections would otherwise wait for them.
         let _ = self.closing.send(true);
         self.http.stop(true).await;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use fountain_actors::directory::Shutdown;
+use fountain_actors::directory::ShutdownKind;
 use fountain_actors::domain::account::{Account, Actor, NewAudit, Scope};
 use fountain_actors::domain::agent::{Agent, AgentConfig, AgentFilter, Runtime};
 use fountain_actors::domain::environment::{Environment, EnvironmentConfig};
@@ -119,7 +119,7 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
 /// A clean stop: the turns first, then the runner that carries them.
 async fn end(server: Server, dir: &DataDir) -> anyhow::Result<Exit> {
     tracing::info!("stopping; running turns end, their conversations are kept");
-    server.stop(Shutdown::Clean).await;
+    server.stop(ShutdownKind::Clean).await;
     if let Some(pid) = Life::of(&dir.connection_file())?.filter(|pid| *pid > 0) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         // It gives its commands three seconds; its lock says when it is gone.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use fountain_actors::directory::Shutdown;
+use fountain_actors::directory::ShutdownKind;
 use fountain_actors::domain::settings::Settings;
 use secrecy::SecretString;
 use serde_json::json;
@@ -115,7 +115,7 @@ pub async fn serve(context: Context, args: ServeArgs) -> anyhow::Result<Exit> {
     }
     stop.await;
     tracing::info!("stopping; running turns go on at their provider");
-    server.stop(Shutdown::Drain).await;
+    server.stop(ShutdownKind::Drain).await;
     Ok(Exit::Ok)
 }
 
