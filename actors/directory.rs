@@ -7,6 +7,7 @@
 
 mod boot;
 mod doors;
+mod replica;
 mod seats;
 
 use std::sync::Arc;

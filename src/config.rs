@@ -4,6 +4,7 @@
 //! every refusal is tested. Messages name the variable and what would be right, and never a value that may be secret.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,6 +12,12 @@ use std::time::Duration;
 use fountain_actors::domain::machine::Provider;
 use fountain_actors::domain::settings::Settings;
 use secrecy::SecretString;
+
+/// The whole environment as it is, for what a runner's commands inherit (RUL-48).
+pub fn inherited() -> Vec<(OsString, OsString)> {
+    #[expect(clippy::disallowed_methods, reason = "this is the one reader")]
+    std::env::vars_os().collect()
+}
 
 /// A snapshot of the process's environment. Printing it shows names only.
 #[derive(Clone, Default)]
@@ -26,7 +33,8 @@ impl Environment {
     /// The real one. A name or value that is not Unicode is left out.
     pub fn read() -> Self {
         Self(
-            std::env::vars_os()
+            inherited()
+                .into_iter()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
                 .collect(),
         )

@@ -15,6 +15,7 @@ use fountain_actors::directory::{Engine, Placement, ShutdownKind};
 use fountain_actors::domain::account::{Account, NewApiKey, Scope};
 use fountain_actors::domain::settings::Settings;
 use fountain_actors::domain::{AccountId, KeyId, Moment};
+use fountain_actors::passes::{Passes, Replica};
 use fountain_actors::ports::bus::InProcessBus;
 use fountain_actors::ports::clock::cut;
 use fountain_actors::ports::store::{AccountStore, MachineStore, StoreError};
@@ -120,6 +121,7 @@ pub struct Server {
     pub url: String,
     pub connections: Arc<Connections>,
     engine: Engine,
+    passes: Passes,
     closing: watch::Sender<bool>,
     http: actix_web::dev::ServerHandle,
     metrics: Option<actix_web::dev::ServerHandle>,
@@ -175,7 +177,7 @@ impl Server {
             holder: holder.into(),
         };
         let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-        let engine = Engine::start(world, Placement::Threads(cores));
+        let engine = Engine::start(world.clone(), Placement::Threads(cores));
 
         let (closing, is_closing) = watch::channel(false);
         let stamps = Arc::new(KeyStamps::default());
@@ -245,12 +247,15 @@ impl Server {
             // The adoption pass finds the same turns ten seconds later.
             Err(error) => tracing::warn!("open turns could not be looked up yet: {error}"),
         }
+        let replica: Arc<dyn Replica> = Arc::new(engine.clone());
+        let passes = Passes::start(&world, &replica);
         tracing::info!("serving on {address}");
         Ok(Self {
             address,
             url,
             connections,
             engine,
+            passes,
             closing,
             http: handle,
             metrics: metrics_handle,
@@ -258,12 +263,19 @@ impl Server {
         })
     }
 
-    /// Stops: streams, listener, actors. With [`ShutdownKind::Drain`] turns go on at their provider.
+    /// Stops. With [`ShutdownKind::Drain`] the streams and the listener go first and turns go on at their provider. With
+    /// [`ShutdownKind::Clean`] the turns end first, while runners are still connected and readers can see it.
     pub async fn stop(self, how: ShutdownKind) {
+        self.passes.stop().await;
+        if how == ShutdownKind::Clean {
+            self.engine.shutdown(how).await;
+        }
         // Streams end on this signal; workers that wait for connections would otherwise wait for them.
         let _ = self.closing.send(true);
         self.http.stop(true).await;
-        self.engine.shutdown(how).await;
+        if how == ShutdownKind::Drain {
+            self.engine.shutdown(how).await;
+        }
         if let Some(metrics) = self.metrics {
             metrics.stop(false).await;
         }

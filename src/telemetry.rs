@@ -3,6 +3,7 @@
 //! Names are lifecycle 10.1's with `_` for `.` (RUL-65). Labels come from closed vocabularies, and every known value
 //! stands at zero from the start. Nothing here ever sees a prompt, an output or a secret.
 
+use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,7 @@ pub fn init(filter: Option<&str>, json: bool) {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
     // A second call finds a subscriber in place: tests of commands do that, and keep the first one.
     let _ = if json {

@@ -2,6 +2,12 @@
 //!
 //! One binary, one room: `support` holds the harness, every other file a group of verbs.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a helper of a test fails as the test does"
+)]
+
 #[path = "store/accounts.rs"]
 mod accounts;
 #[path = "store/catalog.rs"]

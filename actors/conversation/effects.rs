@@ -85,7 +85,9 @@ impl ConversationActor {
         match connection.outbox.pop_front() {
             Some(outgoing) => {
                 connection.writing = true;
-                connection.prompting |= matches!(outgoing.about, About::Prompt { .. });
+                let is_prompt = matches!(outgoing.about, About::Prompt { .. });
+                connection.prompting |= is_prompt;
+                connection.doubtful |= is_prompt;
                 let (line, about) = (Bytes::from(outgoing.line), outgoing.about);
                 let write = async move { adapter.write_stdin(&command, line).await };
                 self.run(ctx, write, move |actor, answer, ctx| {
@@ -112,6 +114,8 @@ impl ConversationActor {
         connection.writing = false;
         if matches!(about, About::Prompt { .. }) {
             connection.prompting = false;
+            let is_refused = |error: &SandboxError| error.is_refusal() || matches!(error, SandboxError::CommandExited);
+            connection.doubtful = answer.as_ref().is_err_and(|error| !is_refused(error));
         }
         let stash = std::mem::take(&mut connection.stash);
         match answer {

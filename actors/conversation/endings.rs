@@ -11,8 +11,8 @@ use crate::domain::{Moment, TurnId};
 pub struct Standing {
     /// `session/prompt` of this turn was written (RUL-39).
     pub prompt_written: bool,
-    /// The turn was given to an idle connection that had served one before.
-    pub reused: bool,
+    /// The turn was given to an idle connection, which certainly has not taken its prompt.
+    pub is_untouched: bool,
     /// The process has said something on stdout.
     pub has_spoken: bool,
     /// It was relaunched for this turn once already.
@@ -54,7 +54,7 @@ pub struct Verdict {
 /// The table.
 pub fn course(standing: Standing, end: End) -> Course {
     match end {
-        _ if standing.reused && !standing.prompt_written => Course::SpawnFresh,
+        _ if standing.is_untouched && !standing.prompt_written => Course::SpawnFresh,
         End::Lost if standing.can_attach => Course::Reattach,
         End::Lost => Course::Over(Verdict {
             status: TurnStatus::Failed,
@@ -117,7 +117,7 @@ mod tests {
 
     const PROMPTED: Standing = Standing {
         prompt_written: true,
-        reused: false,
+        is_untouched: false,
         has_spoken: true,
         relaunched: false,
         can_attach: true,
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn r_86_a_reused_connection_that_is_gone_means_a_fresh_spawn() {
         let standing = Standing {
-            reused: true,
+            is_untouched: true,
             prompt_written: false,
             ..PROMPTED
         };

@@ -126,6 +126,8 @@ pub struct ConversationActor {
     turn: Option<LiveTurn>,
     connection: Option<Connection>,
     connections: u64,
+    /// A spawn is out.
+    spawning: bool,
     /// Processes of this conversation that are being ended; the next spawn waits for them (RUL-47).
     stopping: HashMap<u64, Stopping>,
     /// Processes that have to be stopped when the machine can be reached.
@@ -171,6 +173,7 @@ impl ConversationActor {
             turn: None,
             connection: None,
             connections: 0,
+            spawning: false,
             stopping: HashMap::new(),
             leftovers: Vec::new(),
             draft: Draft::default(),

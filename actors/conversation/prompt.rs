@@ -30,7 +30,7 @@ use super::profile::Profile;
 enum Admission {
     /// The turn is `running`.
     In {
-        turn: Committed<Turn>,
+        turn: Box<Committed<Turn>>,
         agent: Box<Agent>,
         machine: Box<Machine>,
         /// The machine was parked: no process of before lives.
@@ -208,7 +208,7 @@ impl Gate {
             match self.admit(&self.machine).await {
                 Ok(turn) => {
                     return Ok(Admission::In {
-                        turn,
+                        turn: Box::new(turn),
                         agent,
                         machine: Box::new(self.machine.clone()),
                         resumed: false,
@@ -237,7 +237,7 @@ impl Gate {
         };
         match self.admit_patiently(&machine).await {
             Ok(turn) => Ok(Admission::In {
-                turn,
+                turn: Box::new(turn),
                 agent,
                 machine: Box::new(machine),
                 resumed,

@@ -53,7 +53,7 @@ enum Attempt {
     /// Nothing to attach to.
     Orphan(OrphanReason),
     /// The machine was parked or lost, and ended its turns itself.
-    MachineGone(Machine),
+    MachineGone(Box<Machine>),
     /// Try again inside the window.
     Later(&'static str),
     Superseded,
@@ -121,8 +121,9 @@ impl ConversationActor {
 
     /// One attempt, or a wait for the runner: its registration starts the attempt, not a poll (RUL-37).
     pub(super) fn try_attach(&mut self, ctx: &mut Context<Self>) {
+        // Subscribed before it is looked at, or a registration could fall in between.
+        let mut changes = self.world.runners.changes();
         if !self.runner_is_here() {
-            let mut changes = self.world.runners.changes();
             let came = async move { changes.changed().await.is_ok() };
             self.run(ctx, came, |actor, ticks, ctx| {
                 if ticks && actor.work == Some(Work::Reattaching) {
@@ -334,7 +335,7 @@ impl Attempting {
         let machine = match self.engine.ask_machine(self.machine.id, confirm).await {
             Ok(Confirmed::Up(machine)) => machine,
             Ok(Confirmed::Asleep(machine) | Confirmed::Lost(machine) | Confirmed::Gone(machine)) => {
-                return (false, Attempt::MachineGone(machine));
+                return (false, Attempt::MachineGone(Box::new(machine)));
             }
             Ok(Confirmed::NotBuilt(_)) => return (false, Attempt::Orphan(OrphanReason::NoActiveSession)),
             Err(MachineError::Store(StoreError::Stale(_))) => return (false, Attempt::Superseded),

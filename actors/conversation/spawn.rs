@@ -49,7 +49,7 @@ enum NotSpawned {
     Failed {
         reason: &'static str,
         message: String,
-        process: Option<Process>,
+        process: Option<Box<Process>>,
     },
 }
 
@@ -91,12 +91,13 @@ impl ConversationActor {
     pub(super) fn spawn_fresh(&mut self, ctx: &mut Context<Self>) {
         self.work = Some(Work::Opening);
         self.stop_leftovers(ctx);
-        if self.stopping.is_empty() {
-            self.spawn_when_clear(ctx);
-        }
+        self.spawn_when_clear(ctx);
     }
 
     pub(super) fn spawn_when_clear(&mut self, ctx: &mut Context<Self>) {
+        if self.work != Some(Work::Opening) || self.spawning || !self.stopping.is_empty() {
+            return; // nobody waits for a process any more, or whoever ends last comes here again
+        }
         let Some(turn) = self.turn.as_mut().filter(|turn| !turn.ending) else {
             // Interrupted while it waited.
             self.work = None;
@@ -137,12 +138,14 @@ impl ConversationActor {
             callback: self.callback.clone(),
             process,
         };
+        self.spawning = true;
         self.run(ctx, spawn.run(), move |actor, answer, ctx| {
             actor.spawned(turn_id, answer, ctx)
         });
     }
 
     fn spawned(&mut self, turn_id: TurnId, answer: Result<Spawned, NotSpawned>, ctx: &mut Context<Self>) {
+        self.spawning = false;
         let is_current = self
             .turn
             .as_ref()
@@ -163,17 +166,15 @@ impl ConversationActor {
                 process,
             }) => {
                 if let Some(process) = process {
-                    self.abandon(process, ctx);
-                }
-                if self.work == Some(Work::Opening) {
-                    self.work = None;
+                    self.abandon(*process, ctx);
                 }
                 if is_current {
+                    self.work = None;
                     let mut ending = Ending::failed(turn_id, reason, self.now());
                     ending.message = Some(self.redactor.clean(&message).into_owned());
                     self.end_turn(ending, ctx);
                 } else {
-                    self.next_prompt(ctx);
+                    self.spawn_when_clear(ctx);
                 }
             }
         }
@@ -207,14 +208,11 @@ impl ConversationActor {
             process.spawn_id,
             peer,
         ));
-        if self.work == Some(Work::Opening) {
-            self.work = None;
-        }
         if !is_current {
-            // Interrupted while it was being spawned.
-            self.retire_connection(ctx);
-            return self.next_prompt(ctx);
+            // Interrupted while it was being spawned; a successor waits for its end.
+            return self.retire_connection(ctx);
         }
+        self.work = None;
         let request = self.prompt_request();
         if let (Some(connection), Some(request)) = (self.connection.as_mut(), request)
             && let Ok(steps) = connection.peer.prompt(request, Instant::now())
@@ -316,7 +314,7 @@ impl Spawn {
                     "spawn_failed"
                 },
                 message: format!("the agent could not be started ({})", error.class()),
-                process: (!error.is_refusal()).then_some(process),
+                process: (!error.is_refusal()).then(|| Box::new(process)),
             }),
         }
     }

@@ -28,7 +28,7 @@ const BUILD_RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 
 /// What a build, or a wake for a pending turn, came to.
 enum Built {
-    Up(Machine, Freshness),
+    Up(Box<Machine>, Freshness),
     Failed(ProvisionError),
     Wake(MachineError),
     /// The machine ended before: the turn that waited for it ends too.
@@ -109,11 +109,9 @@ impl ConversationActor {
                 self.build(ctx);
             }
             None if self.cause == Cause::Launch && self.machine_is(MachineState::New) => self.build(ctx),
-            None => {
-                self.stop_leftovers(ctx);
-                self.next_prompt(ctx);
-            }
+            None => self.stop_leftovers(ctx),
         }
+        self.next_prompt(ctx); // whoever asked meanwhile hears `conversation_busy` now, or is admitted
         // Only the first generation of a launch builds without being asked.
         self.cause = Cause::Demand;
     }
@@ -148,8 +146,8 @@ impl ConversationActor {
                         plan: profile.plan(&world, row),
                     };
                     match engine.ask_machine(machine.id, provision).await {
-                        Ok(Provisioned { machine, built: true }) => Built::Up(machine, Freshness::New),
-                        Ok(Provisioned { machine, built: false }) => Built::Up(machine, Freshness::Old),
+                        Ok(Provisioned { machine, built: true }) => Built::Up(Box::new(machine), Freshness::New),
+                        Ok(Provisioned { machine, built: false }) => Built::Up(Box::new(machine), Freshness::Old),
                         Err(error) => Built::Failed(error),
                     }
                 }
@@ -173,7 +171,7 @@ impl ConversationActor {
 
     fn built(&mut self, built: Built, ctx: &mut Context<Self>) {
         match built {
-            Built::Up(machine, freshness) => self.machine_up(machine, freshness, ctx),
+            Built::Up(machine, freshness) => self.machine_up(*machine, freshness, ctx),
             Built::Failed(ProvisionError::Failed(failure)) => {
                 let first = self
                     .bound
@@ -328,7 +326,7 @@ async fn wake(engine: &crate::directory::Engine, world: &crate::ports::World, pr
         deadline: Instant::now() + world.settings.wake_wait,
     };
     match engine.ask_machine(profile.machine.id, ensure).await {
-        Ok(Usable::AlreadyUp(machine) | Usable::Resumed(machine)) => Built::Up(machine, Freshness::Old),
+        Ok(Usable::AlreadyUp(machine) | Usable::Resumed(machine)) => Built::Up(Box::new(machine), Freshness::Old),
         Ok(Usable::Lost(_) | Usable::Gone(_)) => Built::Gone,
         Ok(Usable::NotBuilt(machine)) => Built::Failed(ProvisionError::NotBuildable(
             machine.state(after(world.now(), std::time::Duration::ZERO)),

@@ -202,7 +202,7 @@ impl ConversationActor {
             return;
         }
         match self.work {
-            Some(Work::Opening) if self.connection.is_none() => self.spawn_when_clear(ctx),
+            Some(Work::Opening) => self.spawn_when_clear(ctx),
             Some(Work::Parking) => self.park_now(ctx),
             Some(Work::Ending) => self.all_stopped(ctx),
             _ => {}

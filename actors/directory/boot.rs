@@ -12,6 +12,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Engine;
+#[cfg(any(test, feature = "fakes"))]
+use crate::conversation::messages::StandDown;
 use crate::conversation::messages::{Shutdown, ShutdownKind};
 use crate::conversation::stop_process;
 use crate::domain::RunnerId;
@@ -112,6 +114,15 @@ impl Engine {
         let owners = self.finish_operations();
         if tokio::time::timeout(SHUTDOWN_LIMIT, owners).await.is_err() {
             tracing::warn!("some machine operations did not end in time; their leases lapse");
+        }
+    }
+
+    /// Lets every actor go without a word, as the death of the process does: nothing is written, attachments are gone,
+    /// and whoever asks next finds nobody.
+    #[cfg(any(test, feature = "fakes"))]
+    pub fn freeze(&self) {
+        for server in self.inner.seats.clear() {
+            server.do_send(StandDown);
         }
     }
 

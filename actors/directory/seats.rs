@@ -121,6 +121,14 @@ impl Seats {
         here.map(|(id, _)| *id).collect()
     }
 
+    /// Empties the table and answers whose mailboxes were in it.
+    #[cfg(any(test, feature = "fakes"))]
+    pub fn clear(&self) -> Vec<Addr<ConversationActor>> {
+        let mut table = self.lock();
+        table.machines.clear();
+        table.servers.drain().map(|(_, server)| server.addr).collect()
+    }
+
     pub fn servers(&self) -> Vec<Addr<ConversationActor>> {
         self.lock().servers.values().map(|server| server.addr.clone()).collect()
     }

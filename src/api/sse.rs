@@ -7,8 +7,10 @@
 //! A stream is pulled by its socket. It holds one page and reads the next when that is written: a reader that stalls
 //! costs one page of memory and nobody else's time. Pages shrink where rows are large.
 //!
-//! It ends by itself only when its conversation has ended for good and everything is sent, or when the process drains.
-//! A parked conversation's stream stays open with heartbeats: it needs no actor.
+//! It ends by itself when its conversation has ended for good and everything is sent, when the process drains, and after
+//! half a minute in which a running turn said nothing: the published Python client looks at its deadline only when a
+//! stream ends or falls silent for 5 s, and heartbeats keep it from falling silent. A clean end is safe for every client;
+//! it comes back with its cursor. A parked conversation's stream stays open with heartbeats: it needs no actor.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -56,6 +58,16 @@ enum End {
     Deleted,
 }
 
+/// What the conversation's row says of the stream's future.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// Nothing more will come.
+    Ended(End),
+    /// A turn is open: silence is worth a fresh look by the client.
+    Working,
+    Resting,
+}
+
 /// One subscriber.
 pub struct Follower {
     state: Data<AppState>,
@@ -72,6 +84,8 @@ pub struct Follower {
     /// The conversation's row is to be looked at before the next read.
     suspect_end: bool,
     heartbeat_at: Instant,
+    /// When an event was last read.
+    heard_at: Instant,
     signal_at: Option<Instant>,
     /// Everything that was announced is read: wait before reading again.
     idle: bool,
@@ -105,6 +119,7 @@ impl Follower {
             page: FIRST_PAGE,
             suspect_end: true,
             heartbeat_at,
+            heard_at: Instant::now(),
             signal_at: None,
             idle: false,
             over: false,
@@ -164,10 +179,10 @@ impl Follower {
     async fn step(&mut self) {
         // What is announced from here on wakes the wait below.
         self.announced.borrow_and_update();
-        let ended = if std::mem::take(&mut self.suspect_end) {
-            self.look_for_end().await
+        let outlook = if std::mem::take(&mut self.suspect_end) {
+            self.look_ahead().await
         } else {
-            None
+            Outlook::Resting
         };
         let page = match self.read().await {
             Ok(page) => page,
@@ -184,14 +199,18 @@ impl Follower {
             }
         };
         let (empty, more) = (page.events.is_empty(), page.has_more);
+        if !empty {
+            self.heard_at = Instant::now();
+        }
         self.take(page);
-        match ended {
+        match outlook {
             _ if more => {}
             _ if !self.wait => self.over = true,
-            Some(end) if empty => self.finish(end),
+            Outlook::Ended(end) if empty => self.finish(end),
             // The end was seen before this page was read; that nothing follows is shown by an empty one only.
-            Some(_) => self.suspect_end = true,
-            None => self.idle = !self.suspect_end,
+            Outlook::Ended(_) => self.suspect_end = true,
+            Outlook::Working if self.heard_at.elapsed() >= self.state.api.silence => self.over = true,
+            Outlook::Working | Outlook::Resting => self.idle = !self.suspect_end,
         }
     }
 
@@ -264,19 +283,20 @@ impl Follower {
         ));
     }
 
-    /// Whether the conversation has ended for good (RUL-15). A read that fails is no answer.
-    async fn look_for_end(&self) -> Option<End> {
+    /// Whether the conversation has ended for good (RUL-15), and whether it works. A read that fails is no answer.
+    async fn look_ahead(&self) -> Outlook {
         let Subject::Conversation(_, id) = self.subject else {
-            return None;
+            return Outlook::Resting;
         };
         match self.state.store.conversation(id).await {
-            Ok(None) => Some(End::Deleted),
+            Ok(None) => Outlook::Ended(End::Deleted),
             Ok(Some(row)) => match row.status {
-                ConversationStatus::Terminated => Some(End::Terminated),
-                ConversationStatus::Failed => Some(End::Failed),
-                ConversationStatus::Pending | ConversationStatus::Running | ConversationStatus::Idle => None,
+                ConversationStatus::Terminated => Outlook::Ended(End::Terminated),
+                ConversationStatus::Failed => Outlook::Ended(End::Failed),
+                ConversationStatus::Pending | ConversationStatus::Running => Outlook::Working,
+                ConversationStatus::Idle => Outlook::Resting,
             },
-            Err(_) => None,
+            Err(_) => Outlook::Resting,
         }
     }
 

@@ -41,6 +41,8 @@ pub struct ApiSettings {
     pub small_body: usize,
     /// Silence on a stream before `: heartbeat` (RUL-19c). Clients give up after 5 s.
     pub heartbeat: Duration,
+    /// Silence of a running turn after which its stream ends cleanly and the client comes back (http-api 3.3).
+    pub silence: Duration,
     /// How often a stream looks at the rows although nobody announced anything (DESIGN 6).
     pub poll: Duration,
     /// How long readiness waits for the database.
@@ -53,6 +55,7 @@ impl Default for ApiSettings {
             large_body: 64 * 1024 * 1024,
             small_body: 1024 * 1024,
             heartbeat: Duration::from_secs(3),
+            silence: Duration::from_secs(30),
             poll: Duration::from_secs(1),
             ready_timeout: Duration::from_secs(2),
         }

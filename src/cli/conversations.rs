@@ -72,7 +72,9 @@ pub async fn conversations(context: Context, command: ConversationCommand) -> an
             let mut one = client.get(&path(&id, "")).await?;
             let turns = client.get(&path(&id, "/turns")).await?;
             if context.json {
-                one["turns"] = turns;
+                if let Some(object) = one.as_object_mut() {
+                    object.insert("turns".to_owned(), turns);
+                }
                 render::json(&one);
             } else {
                 render::object(&one);

@@ -322,9 +322,16 @@ async fn connected(server: &Server, account: AccountId) -> anyhow::Result<Runner
 
 fn hello(url: &str, key: &SecretString, agent: &Agent, data_dir: &Path) -> String {
     let key = key.expose_secret();
+    // Whoever just ran `cargo run` has no `fountain` on the PATH.
+    let program = std::env::current_exe()
+        .ok()
+        .and_then(|path| path.to_str().map(str::to_owned));
+    let program = program
+        .filter(|path| !path.contains(' '))
+        .unwrap_or_else(|| "fountain".to_owned());
     format!(
         "\nFountain is ready.\n\n  URL      {url}\n  API key  {key}\n  data     {}\n\nThree things to try:\n\n  \
-         1. export FOUNTAIN_BASE_URL={url} FOUNTAIN_API_KEY={key}\n     fountain run \"run: uname -a\" --agent demo\n\n  \
+         1. export FOUNTAIN_BASE_URL={url} FOUNTAIN_API_KEY={key}\n     {program} run \"run: uname -a\" --agent demo\n\n  \
          2. curl -s -H \"Authorization: Bearer $FOUNTAIN_API_KEY\" {url}/api/agents\n\n  \
          3. curl -s -H \"Authorization: Bearer $FOUNTAIN_API_KEY\" -H 'Content-Type: application/json' \\\n       \
          {url}/api/conversations -d '{{\"agent_id\":\"{}\",\"prompt\":\"hello\"}}'\n\nCtrl-C stops it; the data stays.\n",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use awc::http::{Method, StatusCode};
 use clap::Args;
 use futures_util::StreamExt;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::client::{Client, ClientError, data, refusal};
 use super::sse::{Decoder, Frame};
@@ -47,14 +47,20 @@ pub async fn run(context: Context, args: RunArgs) -> anyhow::Result<Exit> {
         Some(name) => client.resolve("/api/agents", "agent", &name).await?,
         None => only_agent(&client).await?,
     };
-    let mut body = json!({"agent_id": agent, "prompt": prompt, "title": args.title});
+    let mut body = serde_json::Map::from_iter([
+        ("agent_id".to_owned(), Value::from(agent)),
+        ("prompt".to_owned(), prompt.into()),
+        ("title".to_owned(), args.title.into()),
+    ]);
     if let Some(name) = args.environment {
-        body["environment_id"] = client.resolve("/api/environments", "environment", &name).await?.into();
+        let id = client.resolve("/api/environments", "environment", &name).await?;
+        body.insert("environment_id".to_owned(), id.into());
     }
     if let Some(name) = args.vault {
-        body["vault_id"] = client.resolve("/api/vaults", "vault", &name).await?.into();
+        let id = client.resolve("/api/vaults", "vault", &name).await?;
+        body.insert("vault_id".to_owned(), id.into());
     }
-    let conversation = data(client.post("/api/conversations", &body).await?);
+    let conversation = data(client.post("/api/conversations", &Value::Object(body)).await?);
     let id = conversation
         .get("id")
         .and_then(Value::as_str)
@@ -166,7 +172,9 @@ impl View {
         let text = |key: &str| frame.data.get(key).and_then(Value::as_str).unwrap_or_default();
         if self.json {
             let mut object = frame.data.clone();
-            object["id"] = frame.id.into();
+            if let Some(object) = object.as_object_mut() {
+                object.insert("id".to_owned(), frame.id.into());
+            }
             render::json(&object);
         }
         if frame.event == "output" {
@@ -222,11 +230,9 @@ impl View {
                     self.break_line();
                     render::note(&format!("→ {}", title.unwrap_or("tool")), render::Colour::Cyan);
                 }
-                Some("tool_call_update") => {
-                    if update.get("status").and_then(Value::as_str) == Some("failed") {
-                        self.break_line();
-                        render::note("  the tool failed", render::Colour::Red);
-                    }
+                Some("tool_call_update") if update.get("status").and_then(Value::as_str) == Some("failed") => {
+                    self.break_line();
+                    render::note("  the tool failed", render::Colour::Red);
                 }
                 _ => {}
             }
@@ -310,6 +316,8 @@ fn verdict(stage: &str, state: &str, meta: &Value) -> Option<Exit> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

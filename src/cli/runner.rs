@@ -12,6 +12,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::{Context, Exit, profile, render};
+use crate::config;
 use crate::daemon::{self, DaemonConfig, DaemonError, Endpoint, Timing};
 
 #[derive(Debug, Args)]
@@ -59,7 +60,7 @@ pub async fn runner(context: Context, args: RunnerArgs) -> anyhow::Result<Exit> 
         root,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         hostname,
-        environment: std::env::vars_os().collect(),
+        environment: config::inherited(),
         timing: Timing::default(),
     };
     match daemon::run(config, shutdown).await {

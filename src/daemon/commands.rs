@@ -102,6 +102,7 @@ impl Asked {
 /// Runs a command to its end and answers its output and code.
 pub async fn exec(state: &Arc<State>, name: &str, mut request: Request) -> Answer {
     let asked = Asked::from(&mut request, name)?;
+    let requested = asked.cmd.clone();
     let is_merged = request.stderr_to_stdout.unwrap_or(false);
     let stderr = if is_merged { Stderr::WithStdout } else { Stderr::Discard };
     let here = Arc::clone(state);
@@ -112,7 +113,9 @@ pub async fn exec(state: &Arc<State>, name: &str, mut request: Request) -> Answe
     let starting = Session::start(state.session_id(), shown, launch, &state.ledger);
     let command = match state.registry.start_one_shot(name, starting).await {
         Ok(command) => command,
-        Err(StartError::Refused(error)) => return Ok(result(format!("{error}\n").as_bytes(), NOT_STARTED)),
+        Err(StartError::Refused(error)) => {
+            return Ok(result(format!("{requested}: {error}\n").as_bytes(), NOT_STARTED));
+        }
         Err(StartError::Stopped) => return Err(stopped()),
     };
     let limit = request
@@ -189,7 +192,7 @@ pub async fn spawn(state: &Arc<State>, name: &str, mut request: Request) -> Resu
         let reason = match prepared {
             Ok((shown, launch)) => match Session::start(state.session_id(), shown, launch, &state.ledger).await {
                 Ok(session) => return Ok(session),
-                Err(error) => error.to_string(),
+                Err(error) => format!("{requested}: {error}"),
             },
             Err(reason) => reason,
         };

@@ -22,7 +22,7 @@ pub const MESSAGE_LIMIT: usize = 64 * 1024 * 1024;
 const PARSED_HERE: usize = 64 * 1024;
 /// Pongs that may wait for the writer; more pings than that need no answer each.
 const CONTROLS: usize = 16;
-/// The last frames of stopped sessions, and the close, may take this long at a shutdown.
+/// The last frames of stopped sessions, a close, and the answer to one may each take this long.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How a connection ended.
@@ -54,19 +54,29 @@ pub async fn serve(socket: Socket, state: &Arc<State>, shutdown: impl Future<Out
     };
 
     let ended = {
-        // After its close the writer waits: the server answers it, which the reader sees.
-        let writing = async {
-            match writer.run().await {
-                Ok(()) => std::future::pending().await,
-                Err(error) => error,
-            }
-        };
         let serving = async {
-            tokio::select! {
-                biased;
-                ended = reader.run(stream) => ended,
-                error = writing => Ended::Lost(error.to_string()),
-                () = liveness.silence(timing.pong_within) => Ended::Lost("a ping was not answered".to_owned()),
+            let (mut reading, mut writing) = (std::pin::pin!(reader.run(stream)), std::pin::pin!(writer.run()));
+            let mut has_closed = false;
+            loop {
+                tokio::select! {
+                    biased;
+                    ended = &mut reading => {
+                        if matches!(ended, Ended::Closed(_)) && !has_closed {
+                            // A close is answered, or proxies on the way report a broken connection.
+                            let _ = control.try_send(Control::Close);
+                            let _ = tokio::time::timeout(FAREWELL, &mut writing).await;
+                        }
+                        return ended;
+                    }
+                    written = &mut writing, if !has_closed => match written {
+                        // Ours went out; the server's answer is still to come.
+                        Ok(()) => has_closed = true,
+                        Err(error) => return Ended::Lost(error.to_string()),
+                    },
+                    () = liveness.silence(timing.pong_within) => {
+                        return Ended::Lost("a ping was not answered".to_owned());
+                    }
+                }
             }
         };
         let mut serving = std::pin::pin!(serving);

@@ -33,8 +33,8 @@ const OUR_PREFIX: &str = "FOUNTAIN_";
 /// Search path of a daemon that has none.
 const PLAIN_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A whole environment; each name once.
-#[derive(Clone, Debug, Default)]
+/// A whole environment; each name once. Not `Debug`: it holds secrets.
+#[derive(Clone, Default)]
 pub struct Environment(Vec<(OsString, OsString)>);
 
 impl Environment {
@@ -61,7 +61,6 @@ impl Environment {
 }
 
 /// What every command of this daemon inherits.
-#[derive(Debug)]
 pub struct Inherited {
     kept: Environment,
     path: OsString,

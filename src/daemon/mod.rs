@@ -53,8 +53,8 @@ use crate::process::{Ledger, LedgerError, Registry};
 /// Finished sessions that a sandbox keeps for replay (runner-protocol 5.3).
 const FINISHED_KEPT: usize = 100;
 
-/// Everything that a daemon needs to know.
-#[derive(Clone, Debug)]
+/// Everything that a daemon needs to know. Not `Debug`: its environment may hold secrets.
+#[derive(Clone)]
 pub struct DaemonConfig {
     /// The server and the key.
     pub endpoint: Endpoint,
@@ -185,7 +185,6 @@ pub fn termination() -> io::Result<impl Future<Output = ()>> {
 }
 
 /// What all connections of one daemon share.
-#[derive(Debug)]
 struct State {
     card: Card,
     root: Root,
@@ -342,10 +341,11 @@ where
                         }
                     }
                     Dialed::Answered(status) => {
-                        tracing::warn!(
-                            status = status.as_u16(),
-                            "runner: the server does not take the connection now"
-                        );
+                        let status = status.as_u16();
+                        match status {
+                            409 => tracing::warn!("runner: another daemon is connected under this name; waiting"),
+                            _ => tracing::warn!(status, "runner: the server does not take the connection now"),
+                        }
                         Attempt::Failed
                     }
                     Dialed::Failed(reason) => {

@@ -22,7 +22,6 @@ use crate::process::{Session, StdinError};
 const GRACE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(60));
 
 /// The requests of one connection.
-#[derive(Debug)]
 pub struct Operations {
     state: Arc<State>,
     subscriptions: Rc<Subscriptions>,

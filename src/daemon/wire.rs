@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::process::Stream;
 
-/// A request as it comes; absent and null mean the default.
-#[derive(Debug, Default, Deserialize)]
+/// A request as it comes; absent and null mean the default. Not `Debug`: it holds secrets (field lesson P80).
+#[derive(Default, Deserialize)]
 pub struct Request {
     /// Names the reply. Zero marks a request whose reply nobody reads.
     pub id: i64,

@@ -25,8 +25,7 @@ use super::identity::MARK;
 /// run it. It is over in microseconds.
 const BUSY_RETRIES: u32 = 20;
 
-/// A command, ready to start.
-#[derive(Debug)]
+/// A command, ready to start. Not `Debug`: it holds secrets (field lesson P80).
 pub struct Launch {
     /// The program file; see [`resolve`].
     pub program: PathBuf,

@@ -27,3 +27,6 @@ pub use reader::{Event, Reader};
 pub use registry::{OneShot, Registry, StartError};
 pub use session::{STOPPED, Session};
 pub use stdin::StdinError;
+
+#[cfg(test)]
+mod tests;

@@ -126,7 +126,7 @@ impl Registry {
             let mut owners = self.owners();
             let owner = owners.entry(owner.to_owned()).or_default();
             owner.round += 1;
-            owner.to_stop()
+            owner.everything()
         };
         stop_all(sessions, groups, grace).await;
     }
@@ -137,7 +137,7 @@ impl Registry {
         let (mut sessions, mut groups) = (Vec::new(), Vec::new());
         for owner in self.owners().values_mut() {
             owner.round += 1;
-            let (more_sessions, more_groups) = owner.to_stop();
+            let (more_sessions, more_groups) = owner.everything();
             sessions.extend(more_sessions);
             groups.extend(more_groups);
         }
@@ -186,7 +186,7 @@ impl Registry {
 }
 
 impl Owner {
-    fn to_stop(&mut self) -> (Vec<Arc<Session>>, Vec<Group>) {
+    fn everything(&mut self) -> (Vec<Arc<Session>>, Vec<Group>) {
         let sessions = self.sessions.iter().chain(&self.one_shots).cloned().collect();
         (sessions, std::mem::take(&mut self.abandoned))
     }

@@ -21,7 +21,7 @@ use super::schema::{accounts, api_keys, conversations, data_keys};
 use rows::{AccountRow, KeyRow, scope_columns};
 
 diesel::define_sql_function! {
-    /// Both databases fold ASCII alone, which is what the unique index on addresses does.
+    /// As the database folds case: what the unique index on addresses does, too.
     fn lower(text: Nullable<Text>) -> Nullable<Text>;
 }
 
@@ -76,7 +76,7 @@ impl AccountStore for SqlStore {
     fn account_by_email(&self, email: String) -> Answer<'_, Option<Account>> {
         self.answer("account.by_email", Access::Read, move |db| {
             let row = accounts::table
-                .filter(lower(accounts::email).eq(email.to_ascii_lowercase()))
+                .filter(lower(accounts::email).eq(lower(Some(email))))
                 .select(AccountRow::as_select())
                 .first(db)
                 .optional()?;

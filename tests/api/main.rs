@@ -3,7 +3,9 @@
 mod actions;
 mod bodies;
 mod gates;
+mod logs;
 mod resources;
+mod socket;
 mod store;
 mod stream;
 mod stream_property;

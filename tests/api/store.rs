@@ -812,7 +812,7 @@ impl TranscriptStore for Rows {
         })
     }
     /// Acp lines of one turn, in order, for its reply text after a restart.
-    fn turn_output(&self, turn: TurnId) -> Answer<'_, Vec<LogEvent>> {
+    fn turn_output(&self, _: TurnId) -> Answer<'_, Vec<LogEvent>> {
         not_here("last_account_event")
     }
 }

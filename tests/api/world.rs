@@ -1,9 +1,8 @@
 //! Two accounts with one of everything each, and the ports around them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use actix_http::Request;
 use actix_web::body::{BoxBody, to_bytes};
@@ -35,19 +34,13 @@ pub fn start() -> Moment {
     "2026-01-02T03:04:05.123456Z".parse().unwrap()
 }
 
-/// Virtual wall time: microseconds after [`start`].
+/// A wall clock that stands still.
 #[derive(Default)]
-pub struct Watch(AtomicI64);
-
-impl Watch {
-    pub fn advance(&self, by: Duration) {
-        self.0.fetch_add(by.as_micros() as i64, Ordering::SeqCst);
-    }
-}
+pub struct Watch;
 
 impl Clock for Watch {
     fn now(&self) -> Moment {
-        start() + chrono::TimeDelta::microseconds(self.0.load(Ordering::SeqCst))
+        start()
     }
 }
 
@@ -235,7 +228,6 @@ pub struct World {
     pub rows: Arc<Rows>,
     pub bus: Arc<LocalBus>,
     pub doors: Arc<NotingDoors>,
-    pub clock: Arc<Watch>,
     pub online: Arc<Online>,
     pub closing: watch::Sender<bool>,
     pub measured: Arc<Mutex<Vec<RequestMeasure>>>,
@@ -255,7 +247,7 @@ impl World {
         let rows = Arc::new(Rows::default());
         let (ann, bob) = (seed(&rows, 1), seed(&rows, 2));
         let bus = Arc::new(LocalBus::default());
-        let clock = Arc::new(Watch::default());
+        let clock = Arc::new(Watch);
         let online = Arc::new(Online::default());
         let doors = Arc::new(NotingDoors {
             rows: rows.clone(),
@@ -272,7 +264,7 @@ impl World {
             store: rows.clone(),
             doors: doors.clone(),
             bus: bus.clone(),
-            clock: clock.clone(),
+            clock,
             rng: Arc::new(Counter::default()),
             runners: online.clone(),
             settings: Arc::new(Settings::default()),
@@ -291,7 +283,6 @@ impl World {
             rows,
             bus,
             doors,
-            clock,
             online,
             closing,
             measured,

@@ -120,12 +120,13 @@ def names_are_resolved(stack):
 
 
 def timeout_keeps_partial_text(stack):
-    run = client(stack).run("slow 600", agent="demo", timeout=3)
+    # Longer than a heartbeat: the client notices its deadline when the silent stream ends (src/api/sse.rs).
+    run = client(stack).run("run: echo partial; exec sleep 600", agent="demo", timeout=5)
     try:
-        run.result(60)
+        run.result(90)
         raise AssertionError("it must time out")
     except fountain.TimeoutError as error:
-        assert error.partial_text, vars(error)
+        assert error.partial_text == "partial", vars(error)
     run.terminate()
 
 

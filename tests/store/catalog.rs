@@ -64,7 +64,7 @@ fn rich_environment() -> EnvironmentConfig {
         networking_config: [("allowed_hosts".into(), json!(["example.com"]))].into_iter().collect(),
         repositories: vec![Repository {
             url: "https://example.com/r.git".into(),
-            mount_path: "/work/r".into(),
+            mount_path: "/srv/r".into(),
             r#ref: Some("main".into()),
             secret_key: None,
         }],

@@ -8,7 +8,7 @@ use fountain_actors::domain::environment::EnvironmentConfig;
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::catalog::{CatalogStore, NewVault};
 
-use crate::support::{Backend, agent_config, audit, audited, id, refused};
+use crate::support::{Backend, agent_config, audit, audited, id, not_found, refused};
 
 /// An account with an agent on an environment, another environment and a vault.
 struct Ground {
@@ -434,6 +434,67 @@ async fn rul_l_81_a_deleted_agent_ends_everyone_on_its_homes_and_nobody_elsewher
             .first(&mut db.raw())
             .unwrap();
         assert_eq!(named, None);
+    }
+}
+
+#[actix::test]
+async fn a_callback_key_is_minted_by_the_current_server_of_its_own_conversation_alone() {
+    use fountain_actors::domain::account::{NewApiKey, Scope};
+    use fountain_actors::ports::store::{AccountStore, StoreError};
+    for db in Backend::all().await {
+        let ground = ground(&db).await;
+        let machine = Plant::home(&ground).grow(&db, ground.account);
+        let conversation = conversation(&db, &ground, machine, "idle");
+        diesel::update(conversations::table.find(conversation.to_string()))
+            .set(conversations::server_epoch.eq(3))
+            .execute(&mut db.raw())
+            .unwrap();
+        let key = |account_id: AccountId, scope: Scope| NewApiKey {
+            id: id(),
+            account_id,
+            name: "callback".into(),
+            prefix: "ftn_callback".into(),
+            sha256: rand::random(),
+            scope,
+            expires_at: Some(db.tick()),
+        };
+        let own = || key(ground.account, Scope::Sprite(conversation));
+        let mint = |epoch: i64, key: NewApiKey| {
+            db.store
+                .mint_callback_key(conversation, ServerEpoch(epoch), key, db.tick())
+        };
+        let first = mint(3, own()).await.unwrap();
+        for old in [2, 4] {
+            assert!(matches!(mint(old, own()).await, Err(StoreError::Stale(_))));
+        }
+        let stranger = db.account().await.id;
+        not_found(mint(3, key(stranger, Scope::Sprite(conversation))).await);
+        let missing = db.store.mint_callback_key(id(), ServerEpoch(0), own(), db.tick()).await;
+        assert!(
+            matches!(missing, Err(StoreError::Internal { .. })),
+            "a key of another conversation is a bug"
+        );
+        assert!(mint(3, key(ground.account, Scope::Full)).await.is_err());
+        let second = mint(3, own()).await.unwrap();
+        let current: Option<String> = conversations::table
+            .find(conversation.to_string())
+            .select(conversations::callback_key_id)
+            .first(&mut db.raw())
+            .unwrap();
+        assert_eq!(current, Some(second.id.to_string()));
+        assert!(first.revoked_at.is_none(), "the one before stays good until it expires");
+
+        // The end of the conversation is the end of both.
+        db.store
+            .delete_agent(ground.account, ground.agent, audit(ground.account, "x"), db.tick())
+            .await
+            .unwrap();
+        let open: i64 = fountain::store::schema::api_keys::table
+            .filter(fountain::store::schema::api_keys::revoked_at.is_null())
+            .count()
+            .get_result(&mut db.raw())
+            .unwrap();
+        assert_eq!(open, 0);
     }
 }
 

@@ -288,22 +288,17 @@ async fn rul_57_a_refusal_is_final_only_for_the_file_that_was_refused() {
     // The file changes while the refusal is on its way.
     let mut server = Server::start();
     server.refuse([Refuse(401, "api_key_revoked")]);
+    server.refusing.send_replace(false);
     file.write(&server.url, "ftn_old");
-    let daemon = {
-        let starting = Daemon::start(file.endpoint(), quick());
-        eventually("the first dial", || {
-            // Rewritten before the daemon has read the refusal's body, because both run on this thread.
-            !server.dials().is_empty()
-        })
-        .await;
-        file.write(&server.url, "ftn_new");
-        starting
-    };
-    if !daemon.has_ended() {
-        server.peer().await;
-        assert_eq!(server.dials().last().unwrap().authorization, "Bearer ftn_new");
-    }
-    let _ = daemon.stop().await;
+    let daemon = Daemon::start(file.endpoint(), quick());
+    eventually("the first dial", || !server.dials().is_empty()).await;
+    file.write(&server.url, "ftn_new");
+    server.refusing.send_replace(true);
+    let mut peer = server.peer().await;
+    peer.get(json!({"op": "list"})).await;
+    let keys: Vec<_> = server.dials().into_iter().map(|dial| dial.authorization).collect();
+    assert_eq!(keys, ["Bearer ftn_old", "Bearer ftn_new"]);
+    daemon.stop().await.unwrap();
 }
 
 #[actix::test]

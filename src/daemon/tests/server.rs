@@ -35,6 +35,8 @@ struct Shared {
     plan: Arc<Mutex<VecDeque<Refuse>>>,
     dials: Arc<Mutex<Vec<Dial>>>,
     peers: mpsc::UnboundedSender<Peer>,
+    /// While this is false no refusal is answered.
+    refusing: watch::Receiver<bool>,
 }
 
 /// What a dial said about itself.
@@ -49,6 +51,7 @@ pub struct Server {
     shared: Shared,
     peers: mpsc::UnboundedReceiver<Peer>,
     handle: actix_web::dev::ServerHandle,
+    pub refusing: watch::Sender<bool>,
 }
 
 enum Said {
@@ -69,16 +72,13 @@ pub struct Peer {
 
 impl Server {
     pub fn start() -> Self {
-        Self::on("127.0.0.1:0")
-    }
-
-    /// Starts on an address; one that another server of this test has just left.
-    pub fn on(address: &str) -> Self {
         let (sender, peers) = mpsc::unbounded_channel();
+        let (refusing, may_refuse) = watch::channel(true);
         let shared = Shared {
             plan: Arc::default(),
             dials: Arc::default(),
             peers: sender,
+            refusing: may_refuse,
         };
         let data = shared.clone();
         let server = HttpServer::new(move || {
@@ -91,7 +91,9 @@ impl Server {
             .workers(1)
             .disable_signals()
             .shutdown_timeout(0)
-            .bind(address)
+            // A cut is a cut: no second of waiting for the client's side of it.
+            .client_disconnect_timeout(Duration::from_millis(1))
+            .bind("127.0.0.1:0")
             .unwrap();
         let url = format!("http://{}", server.addrs()[0]);
         let server = server.run();
@@ -102,6 +104,7 @@ impl Server {
             shared,
             peers,
             handle,
+            refusing,
         }
     }
 
@@ -155,6 +158,7 @@ async fn accept(
         }
     };
     if let Some(Refuse(status, body)) = refusal {
+        let _ = shared.refusing.clone().wait_for(|may| *may).await;
         let status = actix_web::http::StatusCode::from_u16(status).unwrap();
         return Ok(HttpResponse::build(status).body(body));
     }
@@ -191,6 +195,7 @@ async fn accept(
                     Some(Ok(actix_ws::AggregatedMessage::Close(reason))) => {
                         let code: u16 = reason.map_or(1000, |reason| reason.code.into());
                         let _ = tell.send(json!({"closed": code}));
+                        let _ = session.close(None).await;
                         break;
                     }
                     Some(Ok(_)) => {}
@@ -466,10 +471,6 @@ impl Daemon {
             .await
             .expect("the daemon goes on")
             .unwrap()
-    }
-
-    pub fn has_ended(&self) -> bool {
-        self.task.is_finished()
     }
 }
 

@@ -187,32 +187,33 @@ pub(super) fn update(
     change: Change,
 ) -> Result<Environment, Fault> {
     let old = hold(db, change.account, id)?;
-    if old.config != *config {
-        let own = || environments::table.find(key(id));
-        let updated = diesel::update(own())
-            .set((
-                environments::name.eq(&config.name),
-                environments::packages.eq(json(&config.packages)),
-                environments::env_vars.eq(json(&config.env_vars)),
-                environments::setup_script.eq(&config.setup_script),
-                environments::setup_timeout_seconds.eq(config.setup_timeout_seconds),
-                environments::networking_type.eq(Word(config.networking_type)),
-                environments::networking_config.eq(json(&config.networking_config)),
-                environments::repositories.eq(json(&config.repositories)),
-                environments::metadata.eq(json(&config.metadata)),
-                environments::updated_at.eq(at(change.now)),
-            ))
-            .execute(db);
-        named(
-            updated,
-            "environments_name",
-            "environments.account_id, environments.name",
-        )?;
-        if !old.config.same_warm_start(config) {
-            diesel::update(own())
-                .set(environments::checkpoint.eq(None::<String>))
-                .execute(db)?;
-        }
+    if old.config == *config {
+        return must_get(db, change.account, id);
+    }
+    let own = || environments::table.find(key(id));
+    let updated = diesel::update(own())
+        .set((
+            environments::name.eq(&config.name),
+            environments::packages.eq(json(&config.packages)),
+            environments::env_vars.eq(json(&config.env_vars)),
+            environments::setup_script.eq(&config.setup_script),
+            environments::setup_timeout_seconds.eq(config.setup_timeout_seconds),
+            environments::networking_type.eq(Word(config.networking_type)),
+            environments::networking_config.eq(json(&config.networking_config)),
+            environments::repositories.eq(json(&config.repositories)),
+            environments::metadata.eq(json(&config.metadata)),
+            environments::updated_at.eq(at(change.now)),
+        ))
+        .execute(db);
+    named(
+        updated,
+        "environments_name",
+        "environments.account_id, environments.name",
+    )?;
+    if !old.config.same_warm_start(config) {
+        diesel::update(own())
+            .set(environments::checkpoint.eq(None::<String>))
+            .execute(db)?;
     }
     let environment = must_get(db, change.account, id)?;
     change.done(db, environment)

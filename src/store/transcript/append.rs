@@ -173,11 +173,11 @@ impl Group {
                     turns::save(db, &back)?;
                 }
             }
-            Some(Effect::TitleProposed(title)) => {
-                if conversation.title.is_none() {
-                    conversation.title = title.clone().map(storable);
-                }
+            Some(Effect::TitleProposed(title)) if conversation.title.is_none() => {
+                conversation.title = title.clone().map(storable);
             }
+            // A title that stands wins.
+            Some(Effect::TitleProposed(_)) => {}
         }
         for row in &entry.rows {
             match row {
