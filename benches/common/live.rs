@@ -22,7 +22,7 @@ use fountain_actors::ports::clock::cut;
 use fountain_actors::ports::meter::NoMeter;
 use fountain_actors::ports::presence::NoRunners;
 use fountain_actors::ports::sandbox::{FrameStream, SandboxAdapter as _, SpawnOptions};
-use fountain_actors::ports::store::{AccountStore as _, MachineStore as _};
+use fountain_actors::ports::store::AccountStore as _;
 use fountain_actors::ports::{AdapterSet, Clock, World};
 use futures_util::StreamExt as _;
 use serde_json::json;
@@ -31,8 +31,8 @@ use crate::common::process::own_memory_bytes;
 use crate::common::{PATIENCE, say};
 use crate::seed;
 
-/// Launches in flight at once.
-const AT_ONCE: usize = 32;
+/// Conversations that are being built at once.
+const AT_ONCE: usize = 16;
 const PROMPT: &str = "hello";
 
 /// One reading: prints the bytes of this process.
@@ -97,32 +97,36 @@ async fn actors(count: usize) -> anyhow::Result<u64> {
         holder: "bench/0".into(),
     };
     let engine = Engine::start(world, Placement::Current);
-    let launched: Vec<_> = futures_util::stream::iter(0..count)
-        .map(|_| engine.launch(caller.clone(), request(agent)))
+    let opened: Vec<anyhow::Result<ConversationId>> = futures_util::stream::iter(0..count)
+        .map(|_| open(&engine, &caller, agent))
         .buffer_unordered(AT_ONCE)
         .collect()
         .await;
-    let mut conversations = Vec::with_capacity(count);
-    for answer in launched {
-        let launched = answer.map_err(|refusal| anyhow::anyhow!("a launch was refused: {refusal:?}"))?;
-        conversations.push(launched.view.conversation.id);
-    }
-    let settled = async {
-        loop {
-            let census = store.census().await?;
-            let of = |status| census.conversations.iter().filter(|(s, _)| *s == status).map(|(_, n)| n).sum::<i64>();
-            anyhow::ensure!(of(ConversationStatus::Failed) == 0, "a conversation failed");
-            if usize::try_from(of(ConversationStatus::Idle)) == Ok(count) {
-                return Ok(());
-            }
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE * 5, settled).await.context("not every conversation came to rest")??;
+    let conversations = opened.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    // Owners of machines stop, and what they held is given back.
     tokio::time::sleep(Duration::from_secs(4)).await;
     let live = conversations.iter().filter(|id| engine.is_live(**id)).count();
     anyhow::ensure!(live == count, "{live} of {count} conversations have a live actor");
     own_memory_bytes(std::process::id())
+}
+
+/// A conversation whose turn has ended.
+async fn open(engine: &Engine, caller: &Caller, agent: AgentId) -> anyhow::Result<ConversationId> {
+    let launched = engine.launch(caller.clone(), request(agent)).await;
+    let launched = launched.map_err(|refusal| anyhow::anyhow!("a launch was refused: {refusal:?}"))?;
+    let id = launched.view.conversation.id;
+    let rest = async {
+        loop {
+            let row = engine.world().store.conversation(id).await?.context("the conversation was made")?;
+            match row.status {
+                ConversationStatus::Idle => return Ok(id),
+                ConversationStatus::Pending | ConversationStatus::Running => {}
+                status => anyhow::bail!("a conversation is {status}"),
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, rest).await.context("a conversation did not come to rest")?
 }
 
 fn request(agent: AgentId) -> LaunchRequest {
