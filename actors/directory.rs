@@ -7,7 +7,6 @@
 
 mod boot;
 mod doors;
-mod replica;
 mod seats;
 
 use std::sync::Arc;

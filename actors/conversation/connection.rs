@@ -31,9 +31,9 @@ pub(super) struct Connection {
     pub writing: bool,
     /// The prompt is being written: frames wait, so that its commit comes before any output (RUL-34).
     pub prompting: bool,
-    /// The prompt's line was handed to the transport and nobody knows whether the agent has it: it must not be given to
-    /// another process (P56).
-    pub doubtful: bool,
+    /// JSON-RPC id of a prompt whose line was handed to the transport while nobody knows whether the agent has it: it
+    /// must not be given to another process (P56).
+    pub doubtful: Option<i64>,
     /// Frames that arrived meanwhile.
     pub stash: Vec<Frame>,
     /// None while a read is out.
@@ -81,7 +81,7 @@ impl Connection {
             outbox: VecDeque::new(),
             writing: false,
             prompting: false,
-            doubtful: false,
+            doubtful: None,
             stash: Vec::new(),
             frames: Some(frames),
             close_input: false,

@@ -85,9 +85,10 @@ impl ConversationActor {
         match connection.outbox.pop_front() {
             Some(outgoing) => {
                 connection.writing = true;
-                let is_prompt = matches!(outgoing.about, About::Prompt { .. });
-                connection.prompting |= is_prompt;
-                connection.doubtful |= is_prompt;
+                if let About::Prompt { rpc_id } = outgoing.about {
+                    connection.prompting = true;
+                    connection.doubtful = Some(rpc_id);
+                }
                 let (line, about) = (Bytes::from(outgoing.line), outgoing.about);
                 let write = async move { adapter.write_stdin(&command, line).await };
                 self.run(ctx, write, move |actor, answer, ctx| {
@@ -115,7 +116,9 @@ impl ConversationActor {
         if matches!(about, About::Prompt { .. }) {
             connection.prompting = false;
             let is_refused = |error: &SandboxError| error.is_refusal() || matches!(error, SandboxError::CommandExited);
-            connection.doubtful = answer.as_ref().is_err_and(|error| !is_refused(error));
+            if answer.as_ref().map_or_else(is_refused, |()| true) {
+                connection.doubtful = None;
+            }
         }
         let stash = std::mem::take(&mut connection.stash);
         match answer {
@@ -263,6 +266,7 @@ impl ConversationActor {
                 range,
                 ..
             } => {
+                self.believe_prompt(ctx);
                 self.cover(RawStream::Stdout, range.to);
                 self.answered(&stop_reason, usage, ctx);
             }
@@ -311,6 +315,18 @@ impl ConversationActor {
         let turn_id = self.open_turn_id();
         self.push_row(rows::session(turn_id, "reset", Some(reason), detail));
         self.effect(Effect::SessionForgotten, ctx);
+    }
+
+    /// An answer proves that the prompt had arrived, whatever became of its write. Committed before the answer's line is
+    /// covered: the position may pass that line only together with the end of the turn.
+    fn believe_prompt(&mut self, ctx: &mut Context<Self>) {
+        let doubted = self
+            .connection
+            .as_mut()
+            .and_then(|connection| connection.doubtful.take());
+        if let Some(rpc_id) = doubted {
+            self.acknowledged(About::Prompt { rpc_id }, ctx);
+        }
     }
 
     /// The agent answered its prompt (lifecycle 6.7).

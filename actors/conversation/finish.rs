@@ -169,7 +169,7 @@ impl ConversationActor {
             .is_ok_and(|adapter| adapter.capabilities().contains(&Capability::Attach));
         Some(Standing {
             prompt_written: turn.acp_prompt_id.is_some() || (connection.peer.prompt_was_written() && !turn.reused),
-            is_untouched: turn.reused && !connection.doubtful,
+            is_untouched: turn.reused && connection.doubtful.is_none(),
             has_spoken: connection.has_spoken,
             relaunched: turn.relaunched,
             can_attach,

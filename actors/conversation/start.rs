@@ -295,8 +295,26 @@ impl ConversationActor {
 
     fn build_failed(&mut self, message: &str, fail_conversation: bool, ctx: &mut Context<Self>) {
         self.refuse_all(&Refusal::because(ErrorCode::SandboxUnavailable, message));
-        let (Some(bound), Some(turn)) = (&self.bound, self.pending.take()) else {
+        let Some(bound) = &self.bound else {
             return self.stand_down(ctx);
+        };
+        let Some(turn) = self.pending.take() else {
+            let (store, id, machine, now) = (self.world.store.clone(), self.id, bound.machine.id, self.now());
+            let settle = async move {
+                if fail_conversation {
+                    store.fail_pending(id, machine, now).await
+                } else {
+                    store.settle_idle(id, machine, now).await
+                }
+            };
+            self.run(ctx, settle, |actor, answer, ctx| {
+                if let Err(error) = answer {
+                    // Its next prompt builds anew, whatever the status says.
+                    tracing::warn!(conversation.id = %actor.id, %error, "a failed build is not on its conversation yet");
+                }
+                actor.stand_down(ctx);
+            });
+            return;
         };
         let mut ending = Ending::failed(turn.id, "provision_failed", self.now());
         ending.message = Some(self.redactor.clean(message).into_owned());

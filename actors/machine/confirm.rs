@@ -156,10 +156,7 @@ async fn mint_callback_key(site: &Site, ask: &ConfirmUp) -> Result<(), Unready> 
 /// Gives the lease back with nothing but the journal row written.
 async fn not_ready(site: &Site, lease: Lease, facade: &Facade, unready: Unready) -> MachineError {
     let error = match unready {
-        Unready::Superseded => {
-            lease.superseded();
-            return MachineError::Superseded;
-        }
+        Unready::Superseded => return outcome::superseded(site, lease, facade.trace()).await,
         Unready::Replaced => MachineError::Superseded,
         Unready::Refused(refusal) => refusal.into(),
         Unready::Store(error) => return error.into(),

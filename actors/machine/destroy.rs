@@ -59,10 +59,7 @@ pub(crate) async fn destroy(site: &Site, ask: Destroy) -> Result<Destroyed, Mach
     match deleted {
         Deleted::Confirmed => confirmed(site, lease, &facade, machine, &ask.actor).await,
         Deleted::Unconfirmed(why) => unconfirmed(site, lease, facade.trace(), why).await,
-        Deleted::Superseded => {
-            lease.superseded();
-            Err(MachineError::Superseded)
-        }
+        Deleted::Superseded => Err(outcome::superseded(site, lease, facade.trace()).await),
     }
 }
 

@@ -263,6 +263,12 @@ pub struct MachineReport {
     pub waiting: usize,
 }
 
+/// Stops the owner at once. What runs is dropped as a crash would drop it: stamp and journal row stay, and the lease is
+/// given back, or lapses when a call is in flight (RUL-L-5). For a shutdown that cannot wait, and for tests of crashes.
+#[derive(Message, Clone, Copy, Debug)]
+#[rtype(result = "()")]
+pub struct Abandon;
+
 /// Why a verb did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {

@@ -80,6 +80,7 @@ pub struct MachineActor {
     queue: VecDeque<Job>,
     running: Option<&'static str>,
     idle: Option<SpawnHandle>,
+    abandoned: bool,
 }
 
 impl MachineActor {
@@ -95,6 +96,7 @@ impl MachineActor {
             queue: VecDeque::new(),
             running: None,
             idle: None,
+            abandoned: false,
         }
     }
 
@@ -181,5 +183,15 @@ impl Actor for MachineActor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         self.next(ctx);
+    }
+
+    /// A verb may arrive in the very moment in which the idle timer fires; it is not lost to it.
+    fn stopping(&mut self, _: &mut Self::Context) -> Running {
+        let has_work = self.running.is_some() || !self.queue.is_empty();
+        if has_work && !self.abandoned {
+            Running::Continue
+        } else {
+            Running::Stop
+        }
     }
 }

@@ -122,6 +122,21 @@ pub(crate) async fn retire_lost(
     close(site, lease, || store.retire_lost(finish.clone())).await
 }
 
+/// The lease is lost, or cannot be shown to be held: the one thing that is still written is the journal row, with what
+/// was sent until then (RUL-L-3). Should the row be ours after all, its stamp stays for whoever comes next.
+pub(crate) async fn superseded(site: &Site, lease: Lease, trace: &Trace) -> MachineError {
+    let kept = Settlement {
+        keep_stamp: true,
+        ..Settlement::of(Outcome::Superseded)
+    };
+    let finish = kept.into_finish(site, &lease, trace);
+    lease.superseded();
+    if let Err(error) = site.world.store.finish(finish).await {
+        tracing::info!(machine.id = %site.machine, %error, "an operation on machine {} was superseded", site.machine);
+    }
+    MachineError::Superseded
+}
+
 async fn close<'s>(
     site: &Site,
     lease: Lease,

@@ -68,10 +68,7 @@ pub(crate) async fn park(site: &Site, ask: Park) -> Result<Parked, MachineError>
     }
     match facade.suspend(&lease).await {
         Ok(()) => parked(site, &ask, lease, &facade, &machine).await,
-        Err(CallError::Superseded) => {
-            lease.superseded();
-            Err(MachineError::Superseded)
-        }
+        Err(CallError::Superseded) => Err(outcome::superseded(site, lease, facade.trace()).await),
         Err(CallError::Provider(error)) if error.is_refusal() => {
             refused(site, &ask, lease, &facade, &machine, &error).await
         }

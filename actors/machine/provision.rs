@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 use super::Site;
 use super::delete::{self, Deleted};
-use super::facade::Facade;
+use super::facade::{Facade, Trace};
 use super::lease::{self, Lease, Taken, Wanted};
 use super::messages::{FailBuild, MachineError, Provision, ProvisionError, ProvisionFailure, Provisioned};
 use super::outcome::{self, Settlement};
@@ -166,7 +166,9 @@ async fn fail(
 ) -> ProvisionError {
     match stop {
         Stop::Superseded => {
-            lease.superseded();
+            let nothing = Trace::default();
+            let trace = facade.as_ref().map_or(&nothing, Facade::trace);
+            outcome::superseded(site, lease, trace).await;
             ProvisionError::ClaimedElsewhere
         }
         Stop::Store(error) => ProvisionError::Store(error),
@@ -234,10 +236,7 @@ async fn close(
     {
         match delete::confirmed(site, machine, facade, &fence).await {
             Deleted::Confirmed => evidence = json!({ "reason": reason, "deleted": true }),
-            Deleted::Superseded => {
-                lease.superseded();
-                return Err(MachineError::Superseded);
-            }
+            Deleted::Superseded => return Err(outcome::superseded(site, lease, facade.trace()).await),
             Deleted::Unconfirmed(why) => {
                 evidence = json!({ "reason": reason, "deleted": false, "why": why });
                 patch.cleanup_pending = Some(true);
@@ -254,7 +253,7 @@ async fn close(
         usage: Some("provision_failed"),
         ..Settlement::of(Outcome::Failed)
     };
-    let nothing = super::facade::Trace::default();
+    let nothing = Trace::default();
     let trace = facade.as_ref().map_or(&nothing, Facade::trace);
     Ok(outcome::finish(site, lease, trace, settlement).await?.machine)
 }

@@ -121,3 +121,12 @@ impl Handler<Status> for MachineActor {
         Box::pin(async move { reads::report(&site, running, waiting).await })
     }
 }
+
+impl Handler<Abandon> for MachineActor {
+    type Result = ();
+
+    fn handle(&mut self, _: Abandon, ctx: &mut Context<Self>) {
+        self.abandoned = true;
+        ctx.stop();
+    }
+}

@@ -90,10 +90,7 @@ async fn wake(site: &Site, ask: &EnsureUp) -> Result<Option<Usable>, MachineErro
     let machine = &claimed.before;
     match resumed {
         Ok(()) => awake(site, ask, lease, &facade, machine, "answered").await.map(Some),
-        Err(CallError::Superseded) => {
-            lease.superseded();
-            Err(MachineError::Superseded)
-        }
+        Err(CallError::Superseded) => Err(outcome::superseded(site, lease, facade.trace()).await),
         Err(CallError::Provider(error)) if error.is_refusal() && error != SandboxError::NotFound => {
             Err(refused(site, ask, lease, &facade, machine, &error).await?)
         }
@@ -147,10 +144,7 @@ async fn awake(
     if let Some(policy) = &ask.policy {
         match facade.enforce(&lease, policy).await {
             Ok(_) => {}
-            Err(CallError::Superseded) => {
-                lease.superseded();
-                return Err(MachineError::Superseded);
-            }
+            Err(CallError::Superseded) => return Err(outcome::superseded(site, lease, facade.trace()).await),
             Err(CallError::Provider(error)) => return unguarded(site, ask, lease, facade, machine, &error).await,
         }
     }
@@ -176,10 +170,7 @@ async fn unguarded(
 ) -> Result<Usable, MachineError> {
     match facade.suspend(&lease).await {
         Ok(()) => Err(refused(site, ask, lease, facade, machine, error).await?),
-        Err(CallError::Superseded) => {
-            lease.superseded();
-            Err(MachineError::Superseded)
-        }
+        Err(CallError::Superseded) => Err(outcome::superseded(site, lease, facade.trace()).await),
         Err(CallError::Provider(_)) => {
             outcome::finish(site, lease, facade.trace(), Settlement::unknown()).await?;
             Err(ErrorCode::SandboxUnavailable.into())

@@ -64,7 +64,7 @@ impl Pass for Adoption {
             };
             for turn in waiting {
                 if !self.replica.is_live(turn.conversation_id) && self.is_ripe(&turn) {
-                    self.replica.adopt(turn.conversation_id);
+                    self.replica.adopt(turn.conversation_id, turn.machine_id);
                     tally.done += 1;
                 }
             }

@@ -19,20 +19,39 @@ use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::oneshot;
 
+use crate::directory::Engine;
 use crate::domain::{ConversationId, MachineId};
 use crate::machine::MachineActor;
 use crate::ports::World;
 
 /// What a pass needs from its replica. Implemented by the directory.
 pub trait Replica: Send + Sync {
-    /// Starts a server for a conversation with an open turn, unless one lives.
-    fn adopt(&self, conversation: ConversationId);
+    /// Starts a server for a conversation with an open turn on this machine, unless one lives.
+    fn adopt(&self, conversation: ConversationId, machine: MachineId);
     /// A server of this conversation lives.
     fn is_live(&self, conversation: ConversationId) -> bool;
     /// A server of some conversation on this machine lives.
     fn is_occupied(&self, machine: MachineId) -> bool;
     /// The machine's owner, started if there is none.
     fn owner(&self, machine: MachineId) -> Addr<MachineActor>;
+}
+
+impl Replica for Engine {
+    fn adopt(&self, conversation: ConversationId, machine: MachineId) {
+        self.serve(conversation, machine);
+    }
+
+    fn is_live(&self, conversation: ConversationId) -> bool {
+        Self::is_live(self, conversation)
+    }
+
+    fn is_occupied(&self, machine: MachineId) -> bool {
+        !self.live_on(machine).is_empty()
+    }
+
+    fn owner(&self, machine: MachineId) -> Addr<MachineActor> {
+        self.machine(machine)
+    }
 }
 
 /// What a run did. Of the rows it looked at, the rest was left alone.
@@ -199,6 +218,12 @@ impl Recipients {
 }
 
 impl Passes {
+    /// The passes of an engine's replica, on the thread that asks.
+    pub fn of(engine: &Engine) -> Self {
+        let replica: Arc<dyn Replica> = Arc::new(engine.clone());
+        Self::start(engine.world(), &replica)
+    }
+
     /// Starts all passes on the current arbiter. Nothing runs before its interval has passed or it is asked to.
     pub fn start(world: &World, replica: &Arc<dyn Replica>) -> Self {
         let parts = || (world.clone(), Arc::clone(replica));

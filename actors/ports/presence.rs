@@ -8,10 +8,8 @@ use crate::runner::RunnerRegistry;
 
 pub trait RunnerPresence: Send + Sync {
     fn is_online(&self, runner: RunnerId) -> bool;
-    /// Everybody who is connected here, in no order. An implementation that cannot tell answers nobody.
-    fn online(&self) -> Vec<RunnerId> {
-        Vec::new()
-    }
+    /// Everybody who is connected here, in no order.
+    fn online(&self) -> Vec<RunnerId>;
     /// What the connected daemon said of itself when it dialled: its root is evidence (RUL-49).
     fn connected(&self, runner: RunnerId) -> Option<Runner>;
     /// Where a new machine of this account goes.
@@ -31,6 +29,9 @@ pub struct NoRunners {
 }
 
 impl RunnerPresence for NoRunners {
+    fn online(&self) -> Vec<RunnerId> {
+        Vec::new()
+    }
     fn is_online(&self, _: RunnerId) -> bool {
         false
     }

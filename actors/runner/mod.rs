@@ -32,6 +32,10 @@ impl RunnerPresence for Connections {
         RunnerRegistry::is_online(self, runner)
     }
 
+    fn online(&self) -> Vec<RunnerId> {
+        self.all().into_iter().map(|presence| presence.runner.id).collect()
+    }
+
     fn connected(&self, runner: RunnerId) -> Option<Runner> {
         self.get(runner).map(|presence| presence.runner)
     }

@@ -77,18 +77,13 @@ pub async fn mint(
     Ok((key, minted))
 }
 
-/// Effective at once; may revoke the key that asks. A runner key takes its connection with it (runner-protocol 1.1).
+/// Effective at once; may revoke the key that asks. What dialled with it is disconnected (runner-protocol 1.1).
 pub async fn revoke(state: Data<AppState>, caller: Signed, id: PathId<KeyId>) -> Reply {
     let audit = state.audit(&caller, "api_key.revoked", "api_key", id.0);
     let key = state
         .store
         .revoke_key(caller.account_id(), id.0, Some(audit), state.now())
         .await?;
-    if let Scope::Runner(name) = &key.scope {
-        let runners = state.store.runners(caller.account_id()).await?;
-        for runner in runners.iter().filter(|runner| runner.name == *name) {
-            state.runners.disconnect(runner.id);
-        }
-    }
+    state.runners.key_revoked(key.id);
     wire::nothing()
 }

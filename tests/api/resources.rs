@@ -340,7 +340,19 @@ async fn rp_v43_rp_v44_a_runner_key_has_one_scope_one_name_and_ends_its_connecti
     }
     let path = format!("/api/auth/api-keys/{}", body["id"].as_str().unwrap());
     assert_eq!(call(&app, signed("DELETE", &path, &world.ann.full)).await.status, 204);
-    assert_eq!(*world.online.ended.lock().unwrap(), [world.ann.runner]);
+    let revoked = world
+        .online
+        .revoked
+        .lock()
+        .unwrap()
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>();
+    assert_eq!(
+        revoked,
+        [body["id"].as_str().unwrap()],
+        "its connection ends, and no other one"
+    );
 }
 
 #[actix_web::test]

@@ -705,6 +705,9 @@ impl TurnStore for Rows {
     fn settle_idle(&self, _: ConversationId, _: MachineId, _: Moment) -> Answer<'_, ()> {
         not_here("settle_idle")
     }
+    fn fail_pending(&self, _: ConversationId, _: MachineId, _: Moment) -> Answer<'_, ()> {
+        not_here("fail_pending")
+    }
     fn interrupt(&self, _: AccountId, _: ConversationId, _: NewAudit, _: Moment) -> Answer<'_, Committed<Interrupted>> {
         not_here("interrupt")
     }

@@ -88,12 +88,19 @@ impl Bus for LocalBus {
 pub struct Online {
     pub online: Mutex<Vec<RunnerId>>,
     pub ended: Mutex<Vec<RunnerId>>,
+    pub revoked: Mutex<Vec<KeyId>>,
     changes: watch::Sender<u64>,
 }
 
 impl RunnerPresence for Online {
     fn is_online(&self, runner: RunnerId) -> bool {
         self.online.lock().unwrap().contains(&runner)
+    }
+    fn online(&self) -> Vec<RunnerId> {
+        self.online.lock().unwrap().iter().copied().collect()
+    }
+    fn connected(&self, _: RunnerId) -> Option<Runner> {
+        None
     }
     fn latest(&self, _: AccountId) -> Option<Runner> {
         None
@@ -103,6 +110,9 @@ impl RunnerPresence for Online {
     }
     fn disconnect(&self, runner: RunnerId) {
         self.ended.lock().unwrap().push(runner);
+    }
+    fn key_revoked(&self, key: KeyId) {
+        self.revoked.lock().unwrap().push(key);
     }
 }
 

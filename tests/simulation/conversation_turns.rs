@@ -365,6 +365,26 @@ async fn rul_11_c4_a_first_build_that_fails_is_final_and_both_failures_are_publi
 }
 
 #[actix::test]
+async fn rul_11_c4_a_first_build_that_fails_without_a_prompt_fails_the_conversation() {
+    let bench = Bench::new().await;
+    for _ in 0..8 {
+        bench
+            .sandbox
+            .plan(Op::Create, Fault::Refused(SandboxError::Denied("no".into())));
+    }
+    let id = bench.launch(None).await.unwrap().view.conversation.id;
+    let failed = async {
+        while bench.view(id).await.conversation.status != ConversationStatus::Failed {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), failed)
+        .await
+        .expect("the conversation is failed, not pending for ever");
+    bench.close().await;
+}
+
+#[actix::test]
 async fn r_59_two_launches_of_one_identity_share_the_winners_home() {
     let bench = Bench::new().await;
     let id = bench.warm().await;

@@ -1,6 +1,24 @@
-//! Whole flows of the domain: real actors, the real store in memory, a fake provider, and time that only a test moves.
+//! The control plane in memory: real actors, the real store on SQLite in memory, a fake provider, and time that only a
+//! test moves (DESIGN 9).
+//!
+//! One binary, one room. `world` holds the harness of one machine, `conversation_bench` the one of whole flows; every
+//! other file is a part of the domain.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a helper of a test fails as the test does"
+)]
 
+mod build;
 mod conversation_bench;
+mod conversation_faults;
 mod conversation_recovery;
 mod conversation_stop;
 mod conversation_turns;
+mod destroy;
+mod lease;
+mod park;
+mod passes;
+mod seam;
+mod wake;
+mod world;

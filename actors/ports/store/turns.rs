@@ -120,6 +120,10 @@ pub trait TurnStore {
     /// C9: `pending` to `idle` when a build without an opening prompt has finished.
     fn settle_idle(&self, conversation: ConversationId, machine: MachineId, now: Moment) -> Answer<'_, ()>;
 
+    /// C4 without an opening prompt: `pending` to `failed` when the first build failed. A no-op when the conversation is
+    /// bound elsewhere, is not pending, or has a turn open (then `close_turn` says it).
+    fn fail_pending(&self, conversation: ConversationId, machine: MachineId, now: Moment) -> Answer<'_, ()>;
+
     /// The user's interrupt, in one transaction: turn `interrupted`, conversation `idle`, stage `turn/interrupted`,
     /// open permission resolved, process marked. `no_turn_running`, or `not_running` on an ended conversation.
     fn interrupt(

@@ -276,14 +276,20 @@ fn replace(db: &mut Db, queue: &QueueTurn, conversation: &mut Conversation) -> R
     Ok(machine)
 }
 
-/// C9: a build without an opening prompt has finished.
-pub fn settle_idle(db: &mut Db, id: ConversationId, machine: MachineId, now: Moment) -> Result<(), Fault> {
+/// C9 and C4 without a turn: a build without an opening prompt has finished, or failed for good.
+pub fn settle_pending(
+    db: &mut Db,
+    id: ConversationId,
+    machine: MachineId,
+    to: ConversationStatus,
+    now: Moment,
+) -> Result<(), Fault> {
     let mut conversation = conversations::require(db, id)?;
     let settles = conversation.status == ConversationStatus::Pending
         && conversation.machine_id == machine
         && rows::open(db, id)?.is_none();
     if settles {
-        conversation.status = ConversationStatus::Idle;
+        conversation.status = to;
         conversation.updated_at = now;
         conversations::save(db, &conversation)?;
     }
