@@ -223,6 +223,8 @@ impl Server {
                 .configure(move |config| api::configure(config, state))
         })
         .workers(cores)
+        // Events and requests to runners are small and whole; held back for an acknowledgement they wait 40 ms.
+        .tcp_nodelay(true)
         .disable_signals()
         .shutdown_timeout(10)
         .listen(listener)?

@@ -14,6 +14,7 @@ use url::Url;
 
 use super::{
     DaemonError, State,
+    at_once::AtOnce,
     connection::MESSAGE_LIMIT,
     socket::{Liveness, Socket, Watched},
 };
@@ -124,7 +125,7 @@ pub async fn dial(target: &Target, state: &State) -> Result<Dialed, DaemonError>
     let client = Client::builder()
         // An upgrade needs HTTP/1.1; left to itself TLS would agree on HTTP/2.
         .max_http_version(Version::HTTP_11)
-        .connector(Connector::new().timeout(limit).max_http_version(Version::HTTP_11))
+        .connector(Connector::new().connector(AtOnce::default()).timeout(limit).max_http_version(Version::HTTP_11))
         .timeout(limit)
         .disable_redirects()
         .finish();

@@ -8,6 +8,7 @@
 //! Never here: a decision that belongs to the control plane. The daemon does what a request says, refuses what an older
 //! owner of the machine says (`epochs`), and reports no absence that it has not seen (`root`).
 
+mod at_once;
 mod commands;
 mod connection;
 mod dial;
