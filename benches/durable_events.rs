@@ -38,7 +38,10 @@ fn main() -> anyhow::Result<()> {
     actix_rt::System::new().block_on(async {
         let folder = tempfile::tempdir()?;
         let path = |name: &str| format!("{}/{name}.db", folder.path().display());
-        let (ours, bare) = (format!("sqlite://{}", path("ours")), format!("sqlite://{}", path("bare")));
+        let (ours, bare) = (
+            format!("sqlite://{}", path("ours")),
+            format!("sqlite://{}", path("bare")),
+        );
         let connect = || sqlite(&path("bare"));
         compare(&mut table, "SQLite", options, &ours, &bare, connect).await?;
         if let Some(first) = postgres::Database::create()? {
@@ -133,7 +136,10 @@ impl Writer {
             rows: (0..ROWS as i64)
                 .map(|row| {
                     let from = start + row * length;
-                    let range = ByteRange { from, to: from + length };
+                    let range = ByteRange {
+                        from,
+                        to: from + length,
+                    };
                     NewOutput {
                         turn_id: None,
                         stream: Stream::Acp,

@@ -80,14 +80,22 @@ fn rows(table: &mut Table, count: usize, rounds: usize) -> anyhow::Result<()> {
 /// Memory of a server on this directory, once it is at rest.
 fn served(home: &Path, data: &Path, expected: usize) -> anyhow::Result<f64> {
     let mut command = fountain(home);
-    command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data);
+    command
+        .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(data);
     let mut server = Process::start("serve", home, command)?;
     let greeting = server.greeting()?;
     let remembered: serde_json::Value = serde_json::from_slice(&std::fs::read(data.join("dev.json"))?)?;
-    let key = remembered.get("api_key").and_then(serde_json::Value::as_str).context("dev remembers its key")?;
+    let key = remembered
+        .get("api_key")
+        .and_then(serde_json::Value::as_str)
+        .context("dev remembers its key")?;
     let mut client = Client::new(stack::address(&greeting)?, key)?;
     let page = client.done("GET", "/api/conversations?limit=100", None)?;
-    let listed = page.pointer("/data").and_then(serde_json::Value::as_array).map_or(0, Vec::len);
+    let listed = page
+        .pointer("/data")
+        .and_then(serde_json::Value::as_array)
+        .map_or(0, Vec::len);
     anyhow::ensure!(listed == expected.min(100), "{listed} conversations are listed");
     rest(SETTLE);
     Ok(own_memory_bytes(server.id())? as f64)
@@ -109,7 +117,14 @@ fn multiply(database: &Path, copies: usize) -> anyhow::Result<()> {
     let replaced: [(&str, &[(&str, &str)]); 3] = [
         ("machines", &[("id", &machine), ("name", "'bench-' || n.i")]),
         ("conversations", &[("id", &conversation), ("machine_id", &machine)]),
-        ("turns", &[("id", &turn), ("conversation_id", &conversation), ("machine_id", &machine)]),
+        (
+            "turns",
+            &[
+                ("id", &turn),
+                ("conversation_id", &conversation),
+                ("machine_id", &machine),
+            ],
+        ),
     ];
     for (table, changes) in replaced {
         let query = format!("SELECT name FROM pragma_table_info('{table}')");
@@ -117,7 +132,12 @@ fn multiply(database: &Path, copies: usize) -> anyhow::Result<()> {
         let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
         let values: Vec<&str> = names
             .iter()
-            .map(|name| changes.iter().find(|(changed, _)| changed == name).map_or(*name, |(_, value)| *value))
+            .map(|name| {
+                changes
+                    .iter()
+                    .find(|(changed, _)| changed == name)
+                    .map_or(*name, |(_, value)| *value)
+            })
             .collect();
         // The originals are few and the copies come after: only rows that were there before are copied.
         script.push_str(&format!(

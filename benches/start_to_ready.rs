@@ -33,7 +33,13 @@ fn main() -> anyhow::Result<()> {
     let base = median(&bare);
     for (what, values, aim) in [("median", &ours, "< 100 ms"), ("slowest of a round", &slow, "")] {
         let value = median(values);
-        table.row(what, format!("{value:.1} ms"), format!("{base:.1} ms"), format!("{:.1} x", value / base), aim);
+        table.row(
+            what,
+            format!("{value:.1} ms"),
+            format!("{base:.1} ms"),
+            format!("{:.1} x", value / base),
+            aim,
+        );
     }
     table.print();
     Ok(())
@@ -42,7 +48,9 @@ fn main() -> anyhow::Result<()> {
 /// Until `GET /health/ready` answers 200; the address is known from the greeting.
 fn serve(home: &Path, data: &Path) -> anyhow::Result<Duration> {
     let mut command = fountain(home);
-    command.args(["serve", "--json", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data);
+    command
+        .args(["serve", "--json", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(data);
     let started = Instant::now();
     let mut server = Process::start("serve", home, command)?;
     let greeting = server.greeting()?;

@@ -48,7 +48,10 @@ fn main() -> anyhow::Result<()> {
             bare.push(around(stack.home(), &prompt)?);
         }
         let middle = |rounds: &[Round], of: fn(&Round) -> f64| median(&rounds.iter().map(of).collect::<Vec<_>>());
-        let (o, b) = (middle(&ours, Round::megabytes_per_s), middle(&bare, Round::megabytes_per_s));
+        let (o, b) = (
+            middle(&ours, Round::megabytes_per_s),
+            middle(&bare, Round::megabytes_per_s),
+        );
         let (oe, be) = (middle(&ours, Round::events_per_s), middle(&bare, Round::events_per_s));
         table.row(
             name,
@@ -75,7 +78,10 @@ fn through(stack: &Stack, client: &mut Client, prompt: &str) -> anyhow::Result<R
         let frame = conversation.events.next()?;
         if is_output(&frame) {
             let payload = frame.json();
-            let line = payload.get("data").and_then(serde_json::Value::as_str).unwrap_or_default();
+            let line = payload
+                .get("data")
+                .and_then(serde_json::Value::as_str)
+                .unwrap_or_default();
             round.bytes += line.len();
             round.events += 1;
         } else if ends_turn(&frame)? {

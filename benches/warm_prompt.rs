@@ -59,8 +59,12 @@ fn measure(
             direct.push(ms(agent.first_output(PROMPT)?));
         }
         for (index, part) in [0.5, 0.95].into_iter().enumerate() {
-            ours.get_mut(index).into_iter().for_each(|all: &mut Vec<f64>| all.push(quantile(&system, part)));
-            bare.get_mut(index).into_iter().for_each(|all: &mut Vec<f64>| all.push(quantile(&direct, part)));
+            ours.get_mut(index)
+                .into_iter()
+                .for_each(|all: &mut Vec<f64>| all.push(quantile(&system, part)));
+            bare.get_mut(index)
+                .into_iter()
+                .for_each(|all: &mut Vec<f64>| all.push(quantile(&direct, part)));
         }
     }
     for ((ours, bare), (part, aim)) in ours.iter().zip(&bare).zip([("p50", "<= 15 ms added"), ("p95", "")]) {
@@ -113,10 +117,24 @@ fn count(
         }
         conversation.until_turn_ends()?;
     }
-    let most = seen.iter().max_by_key(|(_, times)| **times).map_or(0, |(commits, _)| *commits);
+    let most = seen
+        .iter()
+        .max_by_key(|(_, times)| **times)
+        .map_or(0, |(commits, _)| *commits);
     let calls = verbs.iter().filter(|(_, calls)| **calls > 0);
-    let calls: Vec<String> = calls.map(|(verb, calls)| format!("{verb} {:.1}", *calls as f64 / f64::from(turns))).collect();
-    common::say(&format!("{name}: commits to first output {seen:?}; store verbs a prompt: {}", calls.join(", ")));
-    table.row(&format!("{name}, commits"), most.to_string(), "0".into(), String::new(), "exactly 3");
+    let calls: Vec<String> = calls
+        .map(|(verb, calls)| format!("{verb} {:.1}", *calls as f64 / f64::from(turns)))
+        .collect();
+    common::say(&format!(
+        "{name}: commits to first output {seen:?}; store verbs a prompt: {}",
+        calls.join(", ")
+    ));
+    table.row(
+        &format!("{name}, commits"),
+        most.to_string(),
+        "0".into(),
+        String::new(),
+        "exactly 3",
+    );
     Ok(())
 }

@@ -34,7 +34,10 @@ fn request(method: &str, path: &str, address: SocketAddr, key: &str, body: Optio
     let mut text = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nauthorization: Bearer {key}\r\n");
     let body = body.map(Value::to_string);
     if let Some(body) = &body {
-        text.push_str(&format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len()));
+        text.push_str(&format!(
+            "content-type: application/json\r\ncontent-length: {}\r\n",
+            body.len()
+        ));
     }
     text.push_str("\r\n");
     text.push_str(&body.unwrap_or_default());
@@ -51,8 +54,13 @@ fn read_head(socket: &mut BufReader<TcpStream>) -> anyhow::Result<Head> {
     };
     loop {
         line.clear();
-        anyhow::ensure!(socket.read_line(&mut line)? > 0, "the connection closed inside the head");
-        let Some((name, value)) = line.trim_end().split_once(':') else { return Ok(head) };
+        anyhow::ensure!(
+            socket.read_line(&mut line)? > 0,
+            "the connection closed inside the head"
+        );
+        let Some((name, value)) = line.trim_end().split_once(':') else {
+            return Ok(head);
+        };
         match name.to_ascii_lowercase().as_str() {
             "content-length" => head.length = Some(value.trim().parse()?),
             "transfer-encoding" => head.length = None,

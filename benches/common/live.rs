@@ -117,7 +117,12 @@ async fn open(engine: &Engine, caller: &Caller, agent: AgentId) -> anyhow::Resul
     let id = launched.view.conversation.id;
     let rest = async {
         loop {
-            let row = engine.world().store.conversation(id).await?.context("the conversation was made")?;
+            let row = engine
+                .world()
+                .store
+                .conversation(id)
+                .await?
+                .context("the conversation was made")?;
             match row.status {
                 ConversationStatus::Idle => return Ok(id),
                 ConversationStatus::Pending | ConversationStatus::Running => {}
@@ -126,7 +131,9 @@ async fn open(engine: &Engine, caller: &Caller, agent: AgentId) -> anyhow::Resul
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, rest).await.context("a conversation did not come to rest")?
+    tokio::time::timeout(PATIENCE, rest)
+        .await
+        .context("a conversation did not come to rest")?
 }
 
 fn request(agent: AgentId) -> LaunchRequest {
@@ -159,7 +166,11 @@ async fn provider(count: usize) -> anyhow::Result<u64> {
     let provider = machines();
     let mut streams: Vec<FrameStream> = Vec::with_capacity(count);
     for number in 0..count {
-        streams.push(exchange(&provider, number).await.map_err(|error| anyhow::anyhow!("{error}"))?);
+        streams.push(
+            exchange(&provider, number)
+                .await
+                .map_err(|error| anyhow::anyhow!("{error}"))?,
+        );
     }
     let bytes = own_memory_bytes(std::process::id())?;
     anyhow::ensure!(streams.len() == count, "every agent is connected");
@@ -180,7 +191,11 @@ async fn exchange(
     for (id, method, params) in [
         (1, "initialize", json!({"protocolVersion": 1, "clientCapabilities": {}})),
         (2, "session/new", json!({"cwd": "/", "mcpServers": []})),
-        (3, "session/prompt", json!({"sessionId": "s", "prompt": [{"type": "text", "text": PROMPT}]})),
+        (
+            3,
+            "session/prompt",
+            json!({"sessionId": "s", "prompt": [{"type": "text", "text": PROMPT}]}),
+        ),
     ] {
         let line = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
         provider.write_stdin(&command, Bytes::from(format!("{line}\n"))).await?;

@@ -71,7 +71,11 @@ pub fn timed<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(T, 
 ///
 /// # Errors
 /// After [`PATIENCE`], and when `ready` fails.
-pub fn until<T>(what: &str, pause: Duration, mut ready: impl FnMut() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
+pub fn until<T>(
+    what: &str,
+    pause: Duration,
+    mut ready: impl FnMut() -> anyhow::Result<Option<T>>,
+) -> anyhow::Result<T> {
     let give_up = Instant::now() + PATIENCE;
     loop {
         if let Some(value) = ready()? {
@@ -104,7 +108,8 @@ impl Table {
     }
 
     pub fn row(&mut self, what: &str, measured: String, baseline: String, ratio: String, aim: &str) {
-        self.rows.push([what.to_owned(), measured, baseline, ratio, aim.to_owned()]);
+        self.rows
+            .push([what.to_owned(), measured, baseline, ratio, aim.to_owned()]);
     }
 
     pub fn print(&self) {

@@ -79,8 +79,13 @@ impl Drop for Database {
 }
 
 fn named_server() -> Option<String> {
-    #[expect(clippy::disallowed_methods, reason = "a test's setting, which is none of the product's")]
-    std::env::var("FOUNTAIN_TEST_POSTGRES_URL").ok().filter(|url| !url.is_empty())
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a test's setting, which is none of the product's"
+    )]
+    std::env::var("FOUNTAIN_TEST_POSTGRES_URL")
+        .ok()
+        .filter(|url| !url.is_empty())
 }
 
 fn is_durable(server: &str) -> anyhow::Result<bool> {
@@ -97,7 +102,10 @@ fn find_programs() -> Option<PathBuf> {
     let usual = ["/usr/local/pgsql/bin", "/usr/local/bin", "/usr/bin"].map(PathBuf::from);
     folders.chain(usual).find_map(|folder| {
         let real = folder.join("initdb").canonicalize().ok()?.parent()?.to_owned();
-        ["initdb", "pg_ctl", "postgres"].iter().all(|name| real.join(name).exists()).then_some(real)
+        ["initdb", "pg_ctl", "postgres"]
+            .iter()
+            .all(|name| real.join(name).exists())
+            .then_some(real)
     })
 }
 
@@ -122,7 +130,10 @@ impl Server {
         }
         let options = format!("-p {} -k '' -c listen_addresses=127.0.0.1", server.port);
         server.run("initdb", &["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C"])?;
-        server.run("pg_ctl", &["-s", "-w", "-t", "60", "-l", "/dev/null", "-o", &options, "start"])?;
+        server.run(
+            "pg_ctl",
+            &["-s", "-w", "-t", "60", "-l", "/dev/null", "-o", &options, "start"],
+        )?;
         Ok(server)
     }
 
@@ -167,6 +178,14 @@ fn is_root() -> bool {
 
 /// Whom a root's server runs as: the package's user, or one without rights.
 fn user() -> &'static str {
-    let known = Command::new("id").args(["-u", "postgres"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if known.is_ok_and(|status| status.success()) { "postgres" } else { "nobody" }
+    let known = Command::new("id")
+        .args(["-u", "postgres"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if known.is_ok_and(|status| status.success()) {
+        "postgres"
+    } else {
+        "nobody"
+    }
 }

@@ -73,7 +73,10 @@ impl Process {
     pub fn tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
-        lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().join("\n")
+        lines
+            .get(lines.len().saturating_sub(20)..)
+            .unwrap_or_default()
+            .join("\n")
     }
 
     /// Asks it to end and waits.

@@ -54,7 +54,9 @@ pub fn run(home: &Path, prompt: &str) -> anyhow::Result<Arrived> {
     let _ = rustls::crypto::ring::default_provider().install_default(); // installed by an earlier round: fine
     let agent = Agent::start(home)?;
     actix_rt::System::new().block_on(async {
-        tokio::time::timeout(PATIENCE, stream(agent, home, prompt)).await.context("the relay did not finish")?
+        tokio::time::timeout(PATIENCE, stream(agent, home, prompt))
+            .await
+            .context("the relay did not finish")?
     })
 }
 
@@ -135,9 +137,14 @@ async fn forward(address: SocketAddr, stdout: ChildStdout, ready: oneshot::Sende
 async fn connect(
     address: SocketAddr,
     path: &str,
-) -> anyhow::Result<impl Sink<awc::ws::Message, Error = ProtocolError> + Stream<Item = Result<awc::ws::Frame, ProtocolError>>>
-{
-    let connected = awc::Client::new().ws(format!("ws://{address}/{path}")).max_frame_size(FRAME).connect().await;
+) -> anyhow::Result<
+    impl Sink<awc::ws::Message, Error = ProtocolError> + Stream<Item = Result<awc::ws::Frame, ProtocolError>>,
+> {
+    let connected = awc::Client::new()
+        .ws(format!("ws://{address}/{path}"))
+        .max_frame_size(FRAME)
+        .connect()
+        .await;
     let (_, socket) = connected.map_err(|error| anyhow::anyhow!("{path}: {error}"))?;
     Ok(socket)
 }
@@ -200,7 +207,9 @@ async fn receive(address: SocketAddr, ready: oneshot::Sender<()>) -> anyhow::Res
     // The end may lie across two frames.
     let mut tail = Vec::new();
     while let Some(frame) = socket.next().await {
-        let awc::ws::Frame::Binary(bytes) = frame? else { continue };
+        let awc::ws::Frame::Binary(bytes) = frame? else {
+            continue;
+        };
         arrived.bytes += bytes.len();
         arrived.lines += bytes.iter().filter(|byte| **byte == b'\n').count();
         tail.extend_from_slice(bytes.get(bytes.len().saturating_sub(256)..).unwrap_or_default());

@@ -85,7 +85,9 @@ pub async fn agent(store: &SqlStore, rng: &dyn Rng) -> anyhow::Result<(AccountId
         inference_credential_id: None,
         permission_policy: Default::default(),
     };
-    store.create_agent(account, agent, version, config, audit(account, "agent.created"), now()).await?;
+    store
+        .create_agent(account, agent, version, config, audit(account, "agent.created"), now())
+        .await?;
     Ok((account, agent, version))
 }
 

@@ -44,7 +44,9 @@ impl Stack {
     /// Makes a data directory as `dev` leaves it.
     pub fn prepare(home: &Path, data: &Path) -> anyhow::Result<()> {
         let mut command = fountain(home);
-        command.args(["dev", "--json", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data);
+        command
+            .args(["dev", "--json", "--listen", "127.0.0.1:0", "--data-dir"])
+            .arg(data);
         Process::start("dev", home, command)?.greeting()?;
         Ok(())
     }
@@ -102,7 +104,11 @@ impl Stack {
         let complaint = String::from_utf8_lossy(&account.stderr).into_owned();
         let account: Value = serde_json::from_slice(&account.stdout).with_context(|| complaint)?;
         let listen = format!("127.0.0.1:{port}");
-        let mut server = Process::start("serve", folder.path(), with_database(&["serve", "--json", "--listen", &listen]))?;
+        let mut server = Process::start(
+            "serve",
+            folder.path(),
+            with_database(&["serve", "--json", "--listen", &listen]),
+        )?;
         server.greeting()?;
         let key = text(&account, "api_key")?;
         let mut runner = fountain(folder.path());
@@ -160,8 +166,12 @@ impl Stack {
         let text = String::from_utf8(body)?;
         let mut verbs = BTreeMap::new();
         for line in text.lines() {
-            let Some(rest) = line.strip_prefix("fountain_store_query_duration_ms_count{op=\"") else { continue };
-            let (Some(op), Some(count)) = (rest.split('"').next(), rest.rsplit(' ').next()) else { continue };
+            let Some(rest) = line.strip_prefix("fountain_store_query_duration_ms_count{op=\"") else {
+                continue;
+            };
+            let (Some(op), Some(count)) = (rest.split('"').next(), rest.rsplit(' ').next()) else {
+                continue;
+            };
             *verbs.entry(op.to_owned()).or_default() += count.parse::<u64>()?;
         }
         Ok(verbs)

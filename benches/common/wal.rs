@@ -30,7 +30,11 @@ pub fn commits(database: &Path) -> anyhow::Result<Commits> {
     let page = word(&log, 8).context("the log is too short")? as usize;
     let generation: [u8; 8] = log.get(16..24).context("the log is too short")?.try_into()?;
     let mut count = 0;
-    for frame in log.get(LOG_HEADER..).unwrap_or_default().chunks_exact(FRAME_HEADER + page) {
+    for frame in log
+        .get(LOG_HEADER..)
+        .unwrap_or_default()
+        .chunks_exact(FRAME_HEADER + page)
+    {
         if frame.get(8..16) != Some(&generation[..]) {
             break;
         }

@@ -125,7 +125,12 @@ pub async fn dial(target: &Target, state: &State) -> Result<Dialed, DaemonError>
     let client = Client::builder()
         // An upgrade needs HTTP/1.1; left to itself TLS would agree on HTTP/2.
         .max_http_version(Version::HTTP_11)
-        .connector(Connector::new().connector(AtOnce::default()).timeout(limit).max_http_version(Version::HTTP_11))
+        .connector(
+            Connector::new()
+                .connector(AtOnce::default())
+                .timeout(limit)
+                .max_http_version(Version::HTTP_11),
+        )
         .timeout(limit)
         .disable_redirects()
         .finish();

@@ -63,7 +63,10 @@ fn launch(cwd: &Path, script: &str, stdin: Stdin) -> Launch {
     Launch {
         program: PathBuf::from("/bin/sh"),
         args: vec!["-c".into(), script.into()],
-        env: std::env::vars_os().filter(|(name, _)| name == "PATH").collect(),
+        env: crate::config::inherited()
+            .into_iter()
+            .filter(|(name, _)| name == "PATH")
+            .collect(),
         cwd: cwd.to_owned(),
         stdin,
         stderr: Stderr::Journal,

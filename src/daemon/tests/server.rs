@@ -412,7 +412,7 @@ impl Daemon {
             root: directory.path().join("sandboxes"),
             version: "0.0.0-test".to_owned(),
             hostname: "test-host".to_owned(),
-            environment: std::env::vars_os().collect(),
+            environment: crate::config::inherited(),
             timing,
         };
         Self::with(config, Arc::new(directory))
