@@ -22,6 +22,12 @@ mod homes;
 mod lab;
 #[path = "store/machines.rs"]
 mod machines;
+#[path = "store/machines_fence.rs"]
+mod machines_fence;
+#[path = "store/machines_quota.rs"]
+mod machines_quota;
+#[path = "store/machines_sweeps.rs"]
+mod machines_sweeps;
 #[path = "store/migrations.rs"]
 mod migrations;
 #[path = "store/runners.rs"]
@@ -34,3 +40,5 @@ mod support;
 mod transcript;
 #[path = "store/turns.rs"]
 mod turns;
+#[path = "store/turns_permissions.rs"]
+mod turns_permissions;
