@@ -150,7 +150,7 @@ async fn rul_l_21_a_delete_that_is_not_confirmed_is_owed_counted_and_paid_by_the
     let row = sim.row(home).await;
     assert_eq!((row.status, row.cleanup_pending), (MachineStatus::Failed, true));
     assert!(row.is_counted());
-    assert_eq!(sim.fake.machines(), [row.name.clone()]);
+    assert_eq!(sim.fake.machines(), std::slice::from_ref(&row.name));
     let paid = sim
         .here
         .owner(home.machine)
@@ -245,7 +245,7 @@ async fn r_41_r_42_inv_21_a_rebuild_deletes_the_remnant_and_gives_up_its_name() 
     tokio::time::sleep(Duration::from_secs(61)).await;
     let row = sim.row(home).await;
     assert_eq!(row.state(sim.now()), MachineState::BuildStale);
-    assert_eq!(sim.fake.machines(), [old.clone()]);
+    assert_eq!(sim.fake.machines(), std::slice::from_ref(&old));
     sim.build(home).await.unwrap();
     let row = sim.row(home).await;
     assert_eq!(row.status, MachineStatus::Ready);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use diesel::prelude::*;
 
+use fountain::server::SystemClock;
 use fountain::store::SqlStore;
 use fountain::store::schema::{accounts, agents, conversations, machines, operations, turns, usage_events};
 use fountain_actors::domain::account::{Actor, NewAudit};
@@ -20,7 +21,8 @@ use fountain_actors::domain::operation::{Outcome, Receipt};
 use fountain_actors::domain::process::{Position, Process};
 use fountain_actors::domain::turn::{Prompt, Turn};
 use fountain_actors::domain::*;
-use fountain_actors::ports::clock::{after, cut};
+use fountain_actors::ports::Clock;
+use fountain_actors::ports::clock::after;
 use fountain_actors::ports::store::conversations::{Attach, Launch, Limits, NewConversation, NewMachine};
 use fountain_actors::ports::store::machines::{
     Claim, ClaimAnswer, Claimed, Fence, FenceAnswer, Finish, Finished, ParkRule, Patch, Purpose,
@@ -113,7 +115,7 @@ impl Lab {
     #[expect(clippy::disallowed_methods, reason = "PostgreSQL compares leases with real time")]
     pub fn now(&self) -> Moment {
         let ahead = self.ahead.fetch_add(1, Ordering::Relaxed);
-        cut(chrono::Utc::now()) + chrono::TimeDelta::microseconds(ahead)
+        SystemClock.now() + chrono::TimeDelta::microseconds(ahead)
     }
 
     pub fn in_seconds(&self, seconds: i64) -> Moment {
