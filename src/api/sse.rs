@@ -204,6 +204,8 @@ impl Follower {
         }
         self.take(page);
         match outlook {
+            // Asked again with the last page.
+            Outlook::Ended(_) if more => self.suspect_end = true,
             _ if more => {}
             _ if !self.wait => self.over = true,
             Outlook::Ended(end) if empty => self.finish(end),

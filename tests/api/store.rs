@@ -581,12 +581,12 @@ impl ConversationStore for Rows {
     ) -> Answer<'_, Option<Conversation>> {
         self.ask(|t| {
             let rows = t.conversations.iter().map(|view| &view.conversation);
-            let found = rows.filter(|c| {
+            let mut found = rows.filter(|c| {
                 c.account_id == account
                     && c.channel_id.as_deref() == Some(&channel)
                     && (c.agent_id, c.vault_id, c.environment_id) == (Some(agent), vault, environment)
             });
-            Ok(found.last().cloned())
+            Ok(found.next_back().cloned())
         })
     }
     fn conversation(&self, id: ConversationId) -> Answer<'_, Option<Conversation>> {

@@ -111,8 +111,7 @@ impl Lab {
         &self.db.store
     }
 
-    /// Strictly later than the last one.
-    #[expect(clippy::disallowed_methods, reason = "PostgreSQL compares leases with real time")]
+    /// Strictly later than the last one, and real: PostgreSQL compares leases with its own clock.
     pub fn now(&self) -> Moment {
         let ahead = self.ahead.fetch_add(1, Ordering::Relaxed);
         SystemClock.now() + chrono::TimeDelta::microseconds(ahead)
