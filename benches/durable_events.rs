@@ -69,7 +69,7 @@ async fn compare<C: Bare>(
     bare_url: &str,
     connect: impl Fn() -> anyhow::Result<C>,
 ) -> anyhow::Result<()> {
-    let (rounds, groups) = options.pick((7, 25), (2, 2));
+    let (rounds, groups) = options.pick((5, 10), (2, 2));
     let (store, rng) = seed::open(ours_url, 1).await?;
     let mut writer = Writer::new(store.clone(), seed::targets(&store, rng.as_ref(), CONVERSATIONS).await?);
     let (other, rng) = seed::open(bare_url, 2).await?;

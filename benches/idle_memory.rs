@@ -39,10 +39,11 @@ fn main() -> anyhow::Result<()> {
         return live::child(role, count.parse()?);
     }
     let options = Options::read();
-    let (count, rounds) = options.pick((10_000, 3), (300, 1));
+    let (count, rounds) = options.pick((10_000, 2), (300, 1));
     let mut table = Table::new("idle_memory: kB of a server per idle conversation");
     rows(&mut table, count, rounds)?;
-    actors(&mut table, count, rounds)?;
+    // Minutes each, and the same to a few bytes: once is enough.
+    actors(&mut table, count)?;
     table.print();
     Ok(())
 }
@@ -152,13 +153,8 @@ fn multiply(database: &Path, copies: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn actors(table: &mut Table, count: usize, rounds: usize) -> anyhow::Result<()> {
-    let (mut each, mut alone) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        each.push(slope("actors", count)?);
-        alone.push(slope("provider", count)?);
-    }
-    let (each, alone) = (median(&each), median(&alone));
+fn actors(table: &mut Table, count: usize) -> anyhow::Result<()> {
+    let (each, alone) = (slope("actors", count)?, slope("provider", count)?);
     table.row(
         &format!("live actors, {count}"),
         format!("{} each ({} with the provider)", kb(each - alone), kb(each)),

@@ -3,18 +3,22 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use super::PATIENCE;
 
+/// A connection that was idle for longer is about to be closed by the server.
+const KEPT: Duration = Duration::from_secs(2);
+
 /// One kept connection.
 pub struct Client {
     address: SocketAddr,
     key: String,
     socket: BufReader<TcpStream>,
+    used: Instant,
 }
 
 struct Head {
@@ -87,6 +91,7 @@ impl Client {
             address,
             key: key.to_owned(),
             socket: connect(address)?,
+            used: Instant::now(),
         })
     }
 
@@ -108,6 +113,10 @@ impl Client {
     /// Status and raw body.
     pub fn fetch(&mut self, method: &str, path: &str, body: Option<&Value>) -> anyhow::Result<(u16, Vec<u8>)> {
         let message = request(method, path, self.address, &self.key, body);
+        if self.used.elapsed() > KEPT {
+            self.socket = connect(self.address)?;
+        }
+        self.used = Instant::now();
         self.socket.get_mut().write_all(&message)?;
         let head = read_head(&mut self.socket)?;
         let mut content = Vec::new();
