@@ -75,7 +75,10 @@ fn measure(
     let [p50, p95] = [("p50", "<= 15 ms added"), ("p95", "")];
     for (((ours, bare), disk), (part, aim)) in ours.iter().zip(&bare).zip(&syncs).zip([p50, p95]) {
         let (ours, bare): (f64, f64) = (median(ours), median(bare));
-        common::say(&format!("{name}, {part}: three syncs to this disk {:.2} ms", median(disk)));
+        common::say(&format!(
+            "{name}, {part}: three syncs to this disk {:.2} ms",
+            median(disk)
+        ));
         table.row(
             &format!("{name}, {part}"),
             format!("{ours:.2} ms ({:.2} added)", ours - bare),
@@ -133,10 +136,24 @@ fn count(
         }
         conversation.until_turn_ends()?;
     }
-    let most = seen.iter().max_by_key(|(_, times)| **times).map_or(0, |(commits, _)| *commits);
+    let most = seen
+        .iter()
+        .max_by_key(|(_, times)| **times)
+        .map_or(0, |(commits, _)| *commits);
     let calls = verbs.iter().filter(|(_, calls)| **calls > 0);
-    let calls: Vec<String> = calls.map(|(verb, calls)| format!("{verb} {:.1}", *calls as f64 / f64::from(turns))).collect();
-    common::say(&format!("{name}: commits to first output {seen:?}; store verbs a prompt: {}", calls.join(", ")));
-    table.row(&format!("{name}, commits"), most.to_string(), "0".into(), String::new(), "exactly 3");
+    let calls: Vec<String> = calls
+        .map(|(verb, calls)| format!("{verb} {:.1}", *calls as f64 / f64::from(turns)))
+        .collect();
+    common::say(&format!(
+        "{name}: commits to first output {seen:?}; store verbs a prompt: {}",
+        calls.join(", ")
+    ));
+    table.row(
+        &format!("{name}, commits"),
+        most.to_string(),
+        "0".into(),
+        String::new(),
+        "exactly 3",
+    );
     Ok(())
 }
