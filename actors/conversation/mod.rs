@@ -222,9 +222,12 @@ impl ConversationActor {
         ctx.spawn(work.instrument(span).into_actor(self).map(then_with(then)))
     }
 
-    /// What logs of this server's work stand in: ids, and nothing that anybody wrote.
+    /// What logs of this server's work stand in: ids, and nothing that anybody wrote. Always a root: work is started
+    /// inside the span of what came before, and a chain of parents would grow with every line of output, until its
+    /// end overflows the stack.
     fn span(&self) -> tracing::Span {
         let span = tracing::info_span!(
+            parent: None,
             "conversation",
             conversation.id = %self.id,
             account.id = tracing::field::Empty,

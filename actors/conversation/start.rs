@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use actix::prelude::*;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::profile::Profile;
@@ -126,8 +127,14 @@ impl ConversationActor {
 
     /// Makes the machine usable for the pending turn, or builds a new one without a prompt.
     pub(super) fn build(&mut self, ctx: &mut Context<Self>) {
+        // Subscribed before it is looked at, or a registration could fall in between.
+        let changes = self.world.runners.changes();
         let Some(bound) = &self.bound else { return };
         self.work = Some(Work::Building);
+        let builds = matches!(bound.machine.status, MachineStatus::Pending | MachineStatus::Starting);
+        if builds && !self.runner_is_here() {
+            return self.build_when_the_runner_comes(changes, ctx);
+        }
         let (world, engine) = (self.world.clone(), self.engine.clone());
         let (conversation, machine, epoch) = (bound.conversation.clone(), bound.machine.clone(), bound.epoch);
         let work = async move {
@@ -166,6 +173,19 @@ impl ConversationActor {
                 actor.callback = secret;
             }
             actor.built(built, ctx);
+        });
+    }
+
+    /// After a restart the runner dials in a moment later than the boot starts the servers of turns that wait: a build
+    /// begun before would fail for good with what only a moment's patience was needed for. The turn's own deadline, or
+    /// whoever interrupts or ends it, bounds the wait (RUL-36, RUL-L-23).
+    fn build_when_the_runner_comes(&mut self, mut changes: watch::Receiver<u64>, ctx: &mut Context<Self>) {
+        tracing::info!(conversation.id = %self.id, "the build waits for its runner");
+        let came = async move { changes.changed().await.is_ok() };
+        self.run(ctx, came, |actor, ticks, ctx| {
+            if ticks && actor.work == Some(Work::Building) {
+                actor.build(ctx);
+            }
         });
     }
 

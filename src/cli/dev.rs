@@ -65,7 +65,7 @@ pub fn settings() -> Settings {
 }
 
 pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
-    let stop = termination()?;
+    let mut stop = std::pin::pin!(termination()?);
     let dir = DataDir::create(&args.data_dir)?;
     let key = dir.master_key()?;
     let metrics = Arc::new(Metrics::default());
@@ -89,19 +89,15 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
         landing,
     };
     let server = Server::start(config, store, lock, metrics).await?;
-    let local = format!("http://{}", server.address);
-    dir.write_connection(&Connection {
-        url: local,
-        api_key: runner_key.expose_secret().to_owned(),
-    })?;
-    start_or_adopt_runner(&dir)?;
-    let mut stop = std::pin::pin!(stop);
-    let ready = tokio::select! {
-        runner = connected(&server, account.id) => Some(runner?),
-        () = stop.as_mut() => None,
-    };
-    let Some(runner) = ready else {
-        return end(server, &dir).await;
+    let runner = tokio::select! {
+        begun = begin(&server, &dir, account.id, runner_key) => match begun {
+            Ok(runner) => runner,
+            Err(error) => {
+                end(server, &dir).await?;
+                return Err(error);
+            }
+        },
+        () = stop.as_mut() => return end(server, &dir).await,
     };
 
     if context.json {
@@ -114,6 +110,16 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
     }
     stop.await;
     end(server, &dir).await
+}
+
+/// Brings the runner to the server that listens already.
+async fn begin(server: &Server, dir: &DataDir, account: AccountId, key: SecretString) -> anyhow::Result<RunnerId> {
+    dir.write_connection(&Connection {
+        url: format!("http://{}", server.address),
+        api_key: key.expose_secret().to_owned(),
+    })?;
+    start_or_adopt_runner(dir)?;
+    connected(server, account).await
 }
 
 /// A clean stop: the turns first, then the runner that carries them.

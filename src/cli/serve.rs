@@ -45,7 +45,7 @@ pub fn database(context: &Context, args: &DatabaseArgs) -> anyhow::Result<(Datab
     }
 }
 
-/// Migrates, or checks that somebody did.
+/// Migrates, or checks that somebody did; refuses a master key that does not fit (RUL-58).
 pub async fn bring_up_to_date(context: &Context, store: &SqlStore) -> anyhow::Result<()> {
     if config::migrate_on_boot(&context.env)? {
         for name in store.migrate().await? {
@@ -53,7 +53,14 @@ pub async fn bring_up_to_date(context: &Context, store: &SqlStore) -> anyhow::Re
         }
     } else if let Some(name) = store.pending_migrations().await?.first() {
         tracing::warn!("MIGRATE_ON_BOOT is off and migration {name} is pending; run `fountain migrate`");
+        return Ok(());
     }
+    // With another key every secret would fail one by one, at the first launch that needs it.
+    anyhow::ensure!(
+        store.master_key_opens().await?,
+        "the master key is not the one under which this database keeps its secrets; put the right one back \
+         (MASTER_SECRETS_KEY, or master.key in the data directory)"
+    );
     Ok(())
 }
 
@@ -103,10 +110,14 @@ pub async fn serve(context: Context, args: ServeArgs) -> anyhow::Result<Exit> {
         && let Some(connection) = dir.connection()
     {
         // A runner that outlived `dev` finds its server again (RUL-60).
-        dir.write_connection(&Connection {
+        let connection = Connection {
             url: server.url.clone(),
             ..connection
-        })?;
+        };
+        if let Err(error) = dir.write_connection(&connection) {
+            server.stop(ShutdownKind::Drain).await;
+            return Err(error);
+        }
     }
     if context.json {
         render::json(&json!({"url": server.url}));

@@ -15,14 +15,39 @@ use fountain_actors::ports::store::{Answer, Committed, StoreError};
 
 use super::SqlStore;
 use super::backend::{Access, Db, Fault, violated};
-use super::columns::{at, key, maybe_at};
+use super::columns::{Id, at, key, maybe_at};
 use super::events::audit_row;
 use super::schema::{accounts, api_keys, conversations, data_keys};
+use super::secrets::Sealed;
 use rows::{AccountRow, KeyRow, scope_columns};
 
 diesel::define_sql_function! {
     /// As the database folds case: what the unique index on addresses does, too.
     fn lower(text: Nullable<Text>) -> Nullable<Text>;
+}
+
+impl SqlStore {
+    /// Whether the master key is the one under which this database seals (RUL-58). True while it seals nothing.
+    ///
+    /// # Errors
+    /// What the database says.
+    pub async fn master_key_opens(&self) -> Result<bool, StoreError> {
+        let row = self
+            .answer("account.any_data_key", Access::Read, |db| {
+                let row: Option<(Id<AccountId>, Vec<u8>, Vec<u8>)> = data_keys::table
+                    .select((data_keys::account_id, data_keys::wrapped_key, data_keys::nonce))
+                    .order(data_keys::inserted_at)
+                    .first(db)
+                    .optional()?;
+                Ok(row)
+            })
+            .await?;
+        let opens = |(account, sealed, nonce): (Id<AccountId>, _, _)| {
+            let wrapped = Sealed { nonce, sealed };
+            self.inner.master_key.unwrap_data_key(account.0, &wrapped).is_ok()
+        };
+        Ok(row.is_none_or(opens))
+    }
 }
 
 impl AccountStore for SqlStore {

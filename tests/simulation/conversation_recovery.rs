@@ -151,13 +151,40 @@ async fn on_a_runner(agent: FakeAgent) -> (Bench, Arc<fountain_actors::runner::R
             bench.caller.account_id(),
             RunnerId(Uuid::from_u128(77)),
             "mini".into(),
-            RunnerDetails::default(),
+            RunnerDetails {
+                root: Some("/sandboxes".into()), // what makes its not-found evidence (RUL-49)
+                ..RunnerDetails::default()
+            },
             bench.world.now(),
         )
         .await
         .unwrap();
     registry.register(runner.clone(), bench.caller.key_id, ()).unwrap();
     (bench, registry, runner)
+}
+
+#[actix::test]
+async fn rul_36_a_build_that_a_crash_cut_waits_for_its_runner_instead_of_failing_for_good() {
+    let (mut bench, registry, runner) = on_a_runner(FakeAgent::echo()).await;
+    bench.sandbox.plan(Op::Create, Fault::NoAnswer);
+    let id = bench.launch(Some("hello")).await.unwrap().view.conversation.id;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    registry.withdraw(runner.id, registry.get(runner.id).unwrap().ticket);
+    bench.sandbox.set_offline(true);
+    bench.kill_and_restart().await;
+    bench.engine.boot().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    assert_eq!(
+        bench.turns(id).await[0].status,
+        TurnStatus::Pending,
+        "nobody to ask yet"
+    );
+    bench.sandbox.set_offline(false);
+    registry.register(runner, bench.caller.key_id, ()).unwrap();
+    let turn = bench.ended(id, 1).await;
+    assert_eq!(turn.status, TurnStatus::Completed, "{:?}", bench.stages(id, "").await);
+    assert_eq!(bench.said(id).await, "echo: hello");
+    bench.close().await;
 }
 
 #[actix::test]
