@@ -174,6 +174,17 @@ def rul_31_a_full_disk_refuses_writes_serves_reads_and_the_turn_goes_on(world):
     assert world.ended(conversation, 2)["status"] == "completed"
 
 
+def rul_26_a_long_turn_and_its_end_do_not_end_the_server(world):
+    # Whatever a server keeps for each line of a turn is let go here at once: on a stack of 2 MiB it must not nest.
+    conversation = world.launch("run: seq 1 20000")
+    assert world.ended(conversation)["status"] == "completed"
+    assert world.counted(conversation) == numbers(20_000)
+    world.api("POST", f"/api/conversations/{conversation}/terminate")
+    machine = world.conversation(conversation)["sandbox_id"]
+    until("its machine is gone", lambda: world.api("GET", f"/api/sandboxes/{machine}")["data"]["status"] == "terminated")
+    assert world.server.handle.poll() is None
+
+
 def stage(name):
     return lambda world, conversation: name in world.stages(conversation)
 
@@ -184,8 +195,7 @@ def said(count):
 
 def answer(world, conversation):
     asked = world.conversation(conversation)["pending_requests"][0]
-    options = json.dumps(asked["options"])
-    option = next(o for o in json.loads(options) if o["kind"].startswith("allow"))["option_id"]
+    option = next(o for o in asked["options"] if o["kind"].startswith("allow"))["optionId"]
     return world.raw("POST", f"/api/conversations/{conversation}/requests/{asked['request_id']}", {"option_id": option})
 
 
@@ -340,6 +350,7 @@ CASES = [
     p45_p46_children_neither_hold_a_turn_open_nor_outlive_the_machine,
     p47_an_agent_that_ignores_every_request_to_end_is_killed,
     rul_31_a_full_disk_refuses_writes_serves_reads_and_the_turn_goes_on,
+    rul_26_a_long_turn_and_its_end_do_not_end_the_server,
     inv_81_inv_119_rul_36_kill_9_at_every_point_of_a_turn,
     rul_46b_p55_a_runner_killed_in_mid_turn_ends_the_turn_and_leaves_no_orphan,
     rul_45_a_second_runner_of_one_name_waits_and_one_that_leaves_its_folder_is_refused,
