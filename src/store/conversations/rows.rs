@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use chrono::NaiveDateTime;
 use diesel::prelude::*;
+use diesel::sql_types::{Array, BigInt, Nullable, Text, Timestamp};
 use serde_json::{Map, Value};
 
 use fountain_actors::domain::agent::Runtime;
@@ -159,6 +160,39 @@ pub fn save(db: &mut Db, conversation: &Conversation) -> Result<(), Fault> {
             conversations::updated_at.eq(at(conversation.updated_at)),
         ))
         .execute(db)?;
+    Ok(())
+}
+
+/// Writes back locked rows of which only the output moved, as most appends do: on PostgreSQL in one round trip.
+pub fn save_output(db: &mut Db, moved: &[&Conversation]) -> Result<(), Fault> {
+    match db {
+        Db::Postgres(conn) if !moved.is_empty() => {
+            let ids: Vec<String> = moved.iter().map(|conversation| key(conversation.id)).collect();
+            let bytes: Vec<i64> = moved.iter().map(|conversation| conversation.output_bytes).collect();
+            let active: Vec<_> = moved
+                .iter()
+                .map(|conversation| maybe_at(conversation.last_active_at))
+                .collect();
+            diesel::sql_query(
+                "UPDATE conversations SET output_bytes = n.bytes, last_active_at = n.active \
+                 FROM unnest($1, $2, $3) AS n (id, bytes, active) WHERE conversations.id = n.id",
+            )
+            .bind::<Array<Text>, _>(ids)
+            .bind::<Array<BigInt>, _>(bytes)
+            .bind::<Array<Nullable<Timestamp>>, _>(active)
+            .execute(conn)?;
+        }
+        _ => {
+            for conversation in moved {
+                diesel::update(conversations::table.find(key(conversation.id)))
+                    .set((
+                        conversations::output_bytes.eq(conversation.output_bytes),
+                        conversations::last_active_at.eq(maybe_at(conversation.last_active_at)),
+                    ))
+                    .execute(db)?;
+            }
+        }
+    }
     Ok(())
 }
 

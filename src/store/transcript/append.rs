@@ -59,16 +59,20 @@ pub fn append(db: &mut Db, entries: &[&Entry]) -> Result<Vec<Result<Written, Sto
         answers.push((written, from..group.outbox.len()));
     }
 
-    for (id, process) in &group.processes {
-        if positions.get(id) != Some(process) {
-            processes::save_positions(db, process)?;
-        }
-    }
+    let moved = group
+        .processes
+        .iter()
+        .filter(|(id, process)| positions.get(*id) != Some(*process));
+    processes::save_positions(db, &moved.map(|(_, process)| process).collect::<Vec<_>>())?;
+    let mut output_only = Vec::new();
     for (id, conversation) in &group.conversations {
-        if read.get(id) != Some(conversation) {
-            conversations::save(db, conversation)?;
+        match read.get(id) {
+            Some(before) if before == conversation => {}
+            Some(before) if only_output(before, conversation) => output_only.push(conversation),
+            _ => conversations::save(db, conversation)?,
         }
     }
+    conversations::save_output(db, &output_only)?;
     let cursors = group.outbox.write_each(db)?;
     let answer = |(written, range): (Result<Written, StoreError>, std::ops::Range<usize>)| {
         let cursor = cursors.get(range).and_then(|own| own.last().copied());
@@ -201,6 +205,16 @@ impl Group {
             turn,
         })
     }
+}
+
+/// Whether a conversation differs in nothing but what output moves.
+fn only_output(before: &Conversation, after: &Conversation) -> bool {
+    let moved = Conversation {
+        output_bytes: after.output_bytes,
+        last_active_at: after.last_active_at,
+        ..before.clone()
+    };
+    moved == *after
 }
 
 /// The process after `advance`; None when it does not start where the record stands.

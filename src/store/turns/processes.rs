@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use chrono::NaiveDateTime;
 use diesel::prelude::*;
+use diesel::sql_types::{Array, BigInt, Nullable, Text};
 
 use fountain_actors::domain::process::{Position, Process};
 use fountain_actors::domain::turn::TurnStatus;
@@ -90,16 +91,42 @@ pub fn lock_many(db: &mut Db, ids: Vec<String>) -> Result<BTreeMap<ProcessId, Pr
         .collect())
 }
 
-/// Writes the positions of a locked record back.
-pub fn save_positions(db: &mut Db, process: &Process) -> Result<(), Fault> {
-    diesel::update(processes::table.find(key(process.id)))
-        .set((
-            processes::stdout_consumed.eq(process.stdout.consumed),
-            processes::stdout_digest.eq(process.stdout.digest.as_deref()),
-            processes::stderr_consumed.eq(process.stderr.consumed),
-            processes::stderr_digest.eq(process.stderr.digest.as_deref()),
-        ))
-        .execute(db)?;
+/// Writes the positions of locked records back: on PostgreSQL in one round trip, however many there are.
+pub fn save_positions(db: &mut Db, moved: &[&Process]) -> Result<(), Fault> {
+    match db {
+        Db::Postgres(conn) if !moved.is_empty() => {
+            let ids: Vec<String> = moved.iter().map(|process| key(process.id)).collect();
+            let consumed = |of: fn(&Process) -> &Position| moved.iter().map(|process| of(process).consumed).collect();
+            let digests = |of: fn(&Process) -> &Position| -> Vec<Option<&str>> {
+                moved.iter().map(|process| of(process).digest.as_deref()).collect()
+            };
+            let (stdout, stderr): (Vec<i64>, Vec<i64>) = (consumed(|p| &p.stdout), consumed(|p| &p.stderr));
+            diesel::sql_query(
+                "UPDATE processes SET stdout_consumed = n.stdout, stdout_digest = n.stdout_digest, \
+                 stderr_consumed = n.stderr, stderr_digest = n.stderr_digest \
+                 FROM unnest($1, $2, $3, $4, $5) AS n (id, stdout, stdout_digest, stderr, stderr_digest) \
+                 WHERE processes.id = n.id",
+            )
+            .bind::<Array<Text>, _>(ids)
+            .bind::<Array<BigInt>, _>(stdout)
+            .bind::<Array<Nullable<Text>>, _>(digests(|p| &p.stdout))
+            .bind::<Array<BigInt>, _>(stderr)
+            .bind::<Array<Nullable<Text>>, _>(digests(|p| &p.stderr))
+            .execute(conn)?;
+        }
+        _ => {
+            for process in moved {
+                diesel::update(processes::table.find(key(process.id)))
+                    .set((
+                        processes::stdout_consumed.eq(process.stdout.consumed),
+                        processes::stdout_digest.eq(process.stdout.digest.as_deref()),
+                        processes::stderr_consumed.eq(process.stderr.consumed),
+                        processes::stderr_digest.eq(process.stderr.digest.as_deref()),
+                    ))
+                    .execute(db)?;
+            }
+        }
+    }
     Ok(())
 }
 
