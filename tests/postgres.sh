@@ -71,9 +71,15 @@ start_postgres() {
         chown "$postgres_user": "$postgres_home"
         # The tools may lie below a home folder that nobody else may enter: then run a copy.
         if ! as_postgres test -x "$postgres_bin/initdb"; then
-            cp -a "$(dirname "$postgres_bin")" "$postgres_home/program"
+            # The PyPI package keeps its libraries in a folder beside the package's own, and finds them by that place.
+            local program package
+            program=$(dirname "$postgres_bin")
+            package=$(dirname "$program")
+            mkdir "$postgres_home/program"
+            cp -a "$package" "$postgres_home/program/"
+            [ ! -d "$package.libs" ] || cp -a "$package.libs" "$postgres_home/program/"
             chmod -R a+rX "$postgres_home/program"
-            postgres_bin=$postgres_home/program/bin
+            postgres_bin=$postgres_home/program/$(basename "$package")/$(basename "$program")/bin
         fi
     fi
     (cd "$postgres_home" && as_postgres "$postgres_bin/initdb" -D "$postgres_home/data" -U postgres -A trust --no-sync \
