@@ -158,8 +158,10 @@ def rul_31_a_full_disk_refuses_writes_serves_reads_and_the_turn_goes_on(world):
         answer = world.raw("POST", path, body)
         return answer if answer[0] == 503 else None
 
-    environment = {"name": "full-" + uuid.uuid4().hex, "description": "y" * 20_000}
-    answer = until("writes are refused", lambda: refused("/api/environments", environment))
+    def environment():
+        return {"name": "full-" + uuid.uuid4().hex, "description": "y" * 20_000}
+
+    answer = until("writes are refused", lambda: refused("/api/environments", environment()))
     assert answer[1]["error"] == "store_unavailable" and answer[2]["Retry-After"] == "10", answer
     launch = {"agent_id": world.agent_id, "prompt": "x" * 20_000}
     answer = until("launches are refused", lambda: refused("/api/conversations", launch))
