@@ -149,25 +149,32 @@ def p47_an_agent_that_ignores_every_request_to_end_is_killed(world):
 
 
 def rul_31_a_full_disk_refuses_writes_serves_reads_and_the_turn_goes_on(world):
-    conversation = world.launch(COUNTING)
+    # It must not come to its end while the disk is full: the agent keeps its session there, too.
+    conversation = world.launch(COUNTING.replace("sleep 0.05", "sleep 0.2"))
     until("it counts", lambda: len(world.counted(conversation)) > 200)
-    world.fill_disk()
 
-    def refused():
-        answer = world.raw("POST", "/api/environments", {"name": "full-" + uuid.uuid4().hex, "description": "y" * 20_000})
+    def refused(path, body):
+        # Again each time: machines of earlier cases are still being cleared away, which makes room.
+        world.fill_disk()
+        answer = world.raw("POST", path, body)
         return answer if answer[0] == 503 else None
 
-    answer = until("writes are refused", refused)
+    def environment():
+        return {"name": "full-" + uuid.uuid4().hex, "description": "y" * 20_000}
+
+    answer = until("writes are refused", lambda: refused("/api/environments", environment()))
     assert answer[1]["error"] == "store_unavailable" and answer[2]["Retry-After"] == "10", answer
-    assert code(world.raw("POST", "/api/conversations", {"agent_id": world.agent_id, "prompt": "x" * 20_000})) == (503, "store_unavailable")
+    launch = {"agent_id": world.agent_id, "prompt": "x" * 20_000}
+    answer = until("launches are refused", lambda: refused("/api/conversations", launch))
+    assert code(answer) == (503, "store_unavailable"), answer
     assert world.raw("GET", "/health/ready", key=None)[0] == 200
     assert world.turns(conversation)[0]["status"] == "running"
-    # Longer than the agent needs: all of it now waits somewhere.
     waits = "keeping it"
     until("output waits", lambda: world.log.read_text(errors="replace").count(waits) >= 5)
     before = [one["id"] for one in world.api("GET", "/api/conversations")["data"]]
     world.free_disk()
-    assert world.ended(conversation)["status"] == "completed"
+    ended = world.ended(conversation)["status"]
+    assert ended == "completed", (ended, world.text(conversation)[-300:], world.reason(conversation), world.stages(conversation))
     assert world.counted(conversation) == numbers(COUNT), "every byte once, in order"
     assert before == [one["id"] for one in world.api("GET", "/api/conversations")["data"]], "a refusal left nothing behind"
     assert world.prompt(conversation, "run: echo ok")[0] == 200

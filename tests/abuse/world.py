@@ -141,7 +141,7 @@ class World(Stack):
         )
 
     def fill_disk(self):
-        with open(self.data / "filler", "wb", buffering=0) as filler:
+        with open(self.data / "filler", "ab", buffering=0) as filler:
             for size in (65536, 512):
                 try:
                     while True:
