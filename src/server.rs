@@ -24,9 +24,9 @@ use fountain_actors::runner::Connections;
 use fountain_actors::runtimes;
 use fountain_actors::transcript::blocks;
 use secrecy::SecretString;
-use sha2::Digest;
 use tokio::sync::watch;
 
+use crate::api::auth::mint;
 use crate::api::runners_ws::RunnerDoor;
 use crate::api::stamps::{KeyStamps, write_stamps};
 use crate::api::{self, ApiSettings, AppState, CatalogFacts};
@@ -87,20 +87,17 @@ pub fn open_store(database: &Database, master_key: &SecretString, metrics: &Arc<
 
 /// A key and what is stored of it (RUL-19).
 pub fn new_key(account: AccountId, name: &str, scope: Scope, rng: &dyn Rng) -> (SecretString, NewApiKey) {
-    use base64::Engine as _;
-    let mut bytes = [0u8; 32];
-    rng.fill(&mut bytes);
-    let text = format!("ftn_{}", base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes));
+    let minted = mint(rng);
     let stored = NewApiKey {
         id: KeyId(rng.uuid()),
         account_id: account,
         name: name.to_owned(),
-        prefix: text.chars().take(12).collect(),
-        sha256: sha2::Sha256::digest(text.as_bytes()).into(),
+        prefix: minted.prefix,
+        sha256: minted.sha256,
         scope,
         expires_at: None,
     };
-    (text.into(), stored)
+    (minted.key, stored)
 }
 
 /// Mints a full key for an account.
