@@ -5,7 +5,7 @@ pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod demo_agent;
-pub mod process;
+pub use fountain_process as process;
 pub mod providers;
 pub mod server;
 pub mod store;

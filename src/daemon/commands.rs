@@ -94,6 +94,7 @@ impl Asked {
                 stdin,
                 stderr,
                 leftovers,
+                terminal: None,
             },
         )))
     }

@@ -6,7 +6,7 @@
 use nix::{errno::Errno, sys::signal, unistd::Pid};
 
 /// Variable that every process of a session inherits; it tells a member of its group from a stranger.
-pub(super) const MARK: &str = "FOUNTAIN_SESSION";
+pub const MARK: &str = "FOUNTAIN_SESSION";
 
 /// Whether a process with this id exists, as a zombie too.
 pub(super) fn exists(pid: Pid) -> bool {

@@ -12,11 +12,13 @@ use std::{
     time::Duration,
 };
 
+use std::{future::Future, os::fd::OwnedFd, pin::Pin, process::ExitStatus};
+
 use nix::unistd::Pid;
 use tokio::{
-    io::AsyncRead,
+    io::{AsyncRead, AsyncWrite},
     net::unix::pipe,
-    process::{Child, ChildStdin, Command},
+    process::{Child, Command},
 };
 
 use super::identity::MARK;
@@ -41,6 +43,15 @@ pub struct Launch {
     pub stderr: Stderr,
     /// What happens to the group when its leader has ended.
     pub leftovers: Leftovers,
+    /// A terminal of this size instead of pipes: one output stream, and input that has no end of its own.
+    pub terminal: Option<WindowSize>,
+}
+
+/// The size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowSize {
+    pub rows: u16,
+    pub cols: u16,
 }
 
 /// The input of a command.
@@ -129,19 +140,52 @@ fn is_executable(path: &Path) -> bool {
 }
 
 /// Output of a child, whatever kind of pipe it came through.
-pub(super) type Output = Box<dyn AsyncRead + Send + Unpin>;
+pub type Output = Box<dyn AsyncRead + Send + Unpin>;
+/// Input of a child.
+pub type Input = Box<dyn AsyncWrite + Send + Unpin>;
+/// A future that a session waits for.
+pub type Waiting<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A child and its ends of the pipes.
-pub(super) struct Started {
-    pub child: Child,
+/// A process that was just started, and its ends of the pipes.
+pub struct Started {
+    /// The leader of the process group, as this process sees it: in its own PID namespace.
     pub leader: Pid,
-    pub stdin: Option<ChildStdin>,
+    pub stdin: Option<Input>,
     pub stdout: Option<Output>,
     pub stderr: Option<Output>,
+    /// The master side, where the command has a terminal. `stdin` and `stdout` are its two directions.
+    pub terminal: Option<OwnedFd>,
+    /// Answers when the leader has ended.
+    pub exit: Waiting<io::Result<ExitStatus>>,
+    /// Called once the session has noted that the leader's number may be used again. Whoever holds the leader as a zombie
+    /// until then gives a signal to the group no stranger to hit.
+    pub release: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// Where a session's process comes from: this host, or an enclosure on it.
+pub trait Spawner: Send + Sync {
+    /// Starts the command in a process group of its own, with `session` in its environment as [`MARK`].
+    ///
+    /// The future must be polled inside a tokio runtime.
+    fn start(&self, launch: Launch, session: String) -> Waiting<io::Result<Started>>;
+}
+
+/// Starts commands as children of this process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Local;
+
+impl Spawner for Local {
+    fn start(&self, launch: Launch, session: String) -> Waiting<io::Result<Started>> {
+        let starting = tokio::task::spawn_blocking(move || start(&launch, &session));
+        Box::pin(async move { starting.await.map_err(io::Error::other)? })
+    }
 }
 
 /// Starts the command in a process group of its own. Blocks; must run inside a tokio runtime.
-pub(super) fn start(launch: &Launch, session: &str) -> io::Result<Started> {
+fn start(launch: &Launch, session: &str) -> io::Result<Started> {
+    if launch.terminal.is_some() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "no terminals here"));
+    }
     let mut command = Command::new(&launch.program);
     command
         .args(&launch.args)
@@ -179,10 +223,12 @@ pub(super) fn start(launch: &Launch, session: &str) -> io::Result<Started> {
     let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as Output);
     Ok(Started {
         leader: Pid::from_raw(id),
-        stdin: child.stdin.take(),
+        stdin: child.stdin.take().map(|pipe| Box::new(pipe) as Input),
         stdout,
         stderr,
-        child,
+        terminal: None,
+        exit: Box::pin(async move { child.wait().await }),
+        release: None,
     })
 }
 

@@ -20,8 +20,11 @@ mod session;
 mod stdin;
 
 pub use group::Group;
+pub use identity::MARK;
 pub use journal::{CHUNK, Exit, Journal, MEMORY_LIMIT, Recorder, Stream, Tail};
-pub use launch::{Launch, Leftovers, LookupError, Stderr, Stdin, resolve};
+pub use launch::{
+    Input, Launch, Leftovers, Local, LookupError, Output, Spawner, Started, Stderr, Stdin, Waiting, WindowSize, resolve,
+};
 pub use ledger::{Ledger, LedgerError};
 pub use reader::{Event, Reader};
 pub use registry::{OneShot, Registry, StartError};

@@ -20,7 +20,6 @@ use bytes::Bytes;
 use nix::sys::signal::Signal;
 use tokio::{
     io::AsyncReadExt,
-    process::ChildStdin,
     sync::watch,
     time::{Instant, sleep_until},
 };
@@ -28,7 +27,7 @@ use tokio::{
 use super::{
     group::Group,
     journal::{CHUNK, Delay, Exit, Journal, MEMORY_LIMIT, Recorder, Stream, Tail},
-    launch::{self, Launch, Leftovers, Output, Started},
+    launch::{Input, Launch, Leftovers, Local, Output, Spawner, Started},
     ledger::{Entry, Ledger},
     reader::Reader,
     stdin::{Queue, StdinError},
@@ -78,12 +77,10 @@ impl Session {
         memory_limit: usize,
     ) -> io::Result<Arc<Self>> {
         let (session, traces, leftovers) = (id.clone(), Arc::clone(ledger), launch.leftovers);
-        let starting = tokio::task::spawn_blocking(move || {
-            let started = launch::start(&launch, &session)?;
-            let entry = traces.record(&session, started.leader);
-            Ok::<_, io::Error>((started, entry))
-        });
-        let (mut started, entry) = starting.await.map_err(io::Error::other)??;
+        let mut started = Local.start(launch, session.clone()).await?;
+        let leader = started.leader;
+        let recording = tokio::task::spawn_blocking(move || traces.record(&session, leader));
+        let entry = recording.await.map_err(io::Error::other)?;
         let (recorder, journal) = Journal::create(ledger.journal_path(&id), memory_limit);
         let (reaped, is_reaped) = watch::channel(false);
         let group = Group::led_by(started.leader);
@@ -119,7 +116,7 @@ impl Session {
                 output_ended: true,
             })
             .await;
-        let stdin = Queue::start(None::<ChildStdin>, watch::channel(true).1);
+        let stdin = Queue::start(None::<Input>, watch::channel(true).1);
         let marks = Marks::now();
         Arc::new(Self {
             id,
@@ -278,7 +275,8 @@ impl Drain {
 impl Task {
     async fn run(mut self, started: Started) {
         let Started {
-            mut child,
+            mut exit,
+            mut release,
             mut stdout,
             mut stderr,
             ..
@@ -290,8 +288,11 @@ impl Task {
             let read = tokio::select! {
                 length = read(&mut stdout, &mut out) => Some((Stream::Stdout, length)),
                 length = read(&mut stderr, &mut err) => Some((Stream::Stderr, length)),
-                status = child.wait(), if verdict.is_none() => {
+                status = &mut exit, if verdict.is_none() => {
                     verdict = Some(self.reap(status));
+                    if let Some(release) = release.take() {
+                        release();
+                    }
                     drain = Some(Drain::start(self.leftovers));
                     None
                 }

@@ -63,14 +63,12 @@ fn launch(cwd: &Path, script: &str, stdin: Stdin) -> Launch {
     Launch {
         program: PathBuf::from("/bin/sh"),
         args: vec!["-c".into(), script.into()],
-        env: crate::config::inherited()
-            .into_iter()
-            .filter(|(name, _)| name == "PATH")
-            .collect(),
+        env: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
         cwd: cwd.to_owned(),
         stdin,
         stderr: Stderr::Journal,
         leftovers: Leftovers::SESSION,
+        terminal: None,
     }
 }
 
