@@ -18,7 +18,9 @@ use crate::domain::machine::{MachineStatus, Provider};
 use crate::domain::process::Process;
 use crate::domain::runner::runner_of;
 use crate::ports::World;
-use crate::ports::sandbox::{ExecOptions, Frame, FrameStream, Handle, SandboxAdapter, SandboxError, Session};
+use crate::ports::sandbox::{
+    ExecOptions, Frame, FrameStream, Handle, SandboxAdapter, SandboxError, Session, Terminate,
+};
 use crate::runtimes::is_spawn;
 
 /// TERM to KILL inside a machine (RUL-L-93).
@@ -237,7 +239,10 @@ async fn end_session(
             None => return Ok(()), // the spawn never took effect
         },
     };
-    match adapter.terminate_session(handle, &session_id, grace).await {
+    match adapter
+        .terminate_session(handle, &session_id, Terminate::within(grace))
+        .await
+    {
         Ok(()) | Err(SandboxError::NotFound) => Ok(()),
         Err(SandboxError::NotSupported) => signal_inside(adapter, handle, process.spawn_id).await,
         Err(error) => Err(error),

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -213,7 +212,7 @@ impl SandboxAdapter for FakeSandbox {
         }))
     }
 
-    fn terminate_session<'a>(&'a self, handle: &'a Handle, session_id: &'a str, _: Duration) -> Answer<'a, ()> {
+    fn terminate_session<'a>(&'a self, handle: &'a Handle, session_id: &'a str, _: Terminate) -> Answer<'a, ()> {
         let (name, session_id) = (handle.name.clone(), session_id.to_owned());
         Box::pin(self.perform(Op::Terminate, &handle.name, None, move |state| {
             let mut inner = state.lock();
@@ -228,9 +227,14 @@ impl SandboxAdapter for FakeSandbox {
         }))
     }
 
-    fn apply_network_policy<'a>(&'a self, handle: &'a Handle, policy: &'a NetworkPolicy) -> Answer<'a, ()> {
+    fn apply_network_policy<'a>(
+        &'a self,
+        handle: &'a Handle,
+        policy: &'a NetworkPolicy,
+        epoch: Option<Epoch>,
+    ) -> Answer<'a, ()> {
         let (name, policy) = (handle.name.clone(), policy.clone());
-        Box::pin(self.perform(Op::Policy, &handle.name, None, move |state| {
+        Box::pin(self.perform(Op::Policy, &handle.name, epoch, move |state| {
             let mut inner = state.lock();
             if !inner.capabilities.contains(&Capability::NetworkPolicy) {
                 return Err(SandboxError::NotSupported);

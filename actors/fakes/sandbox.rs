@@ -157,7 +157,7 @@ impl State {
     ) -> Result<T, SandboxError> {
         let Request { op, machine, epoch } = request;
         let done = if self.refuses(machine, *epoch) {
-            Err(SandboxError::Invalid("stale_epoch".into()))
+            Err(SandboxError::Invalid(STALE_EPOCH.into()))
         } else {
             effect(self)
         };

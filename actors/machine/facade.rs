@@ -234,8 +234,9 @@ impl Facade {
 
     /// Applies a policy and, where the provider can, reads it back (promise 9, RUL-L-97). Answers the evidence.
     pub async fn enforce(&self, lease: &Lease, policy: &NetworkPolicy) -> Result<Value, CallError> {
+        let epoch = Some(lease.epoch());
         self.effect(lease, "policy", POLICY_CALL, || {
-            self.adapter.apply_network_policy(&self.handle, policy)
+            self.adapter.apply_network_policy(&self.handle, policy, epoch)
         })
         .await?;
         let read = self

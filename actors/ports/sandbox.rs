@@ -19,6 +19,8 @@ use crate::domain::machine::Provider;
 use crate::domain::{Epoch, Moment};
 use crate::vocabulary;
 
+pub mod checked;
+
 /// The answer of an operation.
 pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, SandboxError>>;
 
@@ -77,7 +79,7 @@ impl SandboxError {
             | Self::RateLimited { .. }
             | Self::AlreadyExists => true,
             // A request that never left: there was no connection to send it on.
-            Self::Unavailable(detail) => detail == RUNNER_OFFLINE,
+            Self::Unavailable(detail) => detail == RUNNER_OFFLINE || detail == NOT_CONNECTED,
             Self::Truncated
             | Self::CommandExited
             | Self::RestoreFailed(_)
@@ -92,6 +94,11 @@ impl SandboxError {
             self,
             Self::RateLimited { .. } | Self::Unavailable(_) | Self::Provider { .. }
         )
+    }
+
+    /// A server that keeps epochs has seen a higher one: the sender is superseded (RUL-L-2).
+    pub fn is_stale_epoch(&self) -> bool {
+        matches!(self, Self::Invalid(detail) if detail == STALE_EPOCH)
     }
 
     /// The machine's runner is not connected.
@@ -125,11 +132,18 @@ pub const RUNNER_DISCONNECTED: &str = "runner_disconnected";
 /// Detail of a transport that closed without a verdict. Never an exit 0 (RUL-2).
 pub const CLOSED_BEFORE_EXIT: &str = "closed_before_exit";
 
+/// Detail of `Unavailable` when no connection to the provider could be made: nothing was sent (RUL-L-4).
+pub const NOT_CONNECTED: &str = "not_connected";
+/// Detail of `Invalid` when a server that keeps epochs refused an older one (RUL-L-2).
+pub const STALE_EPOCH: &str = "stale_epoch";
+
 /// A machine at its provider. Printing it shows provider and name only.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Handle {
     pub provider: Provider,
     pub name: String,
+    /// This incarnation of the name. Only `create_new` knows it; it guards no write (sandbox-contract 1).
+    pub instance_id: Option<String>,
 }
 
 impl fmt::Debug for Handle {
@@ -290,6 +304,89 @@ pub struct NetworkPolicy {
     pub allow: Vec<String>,
 }
 
+/// How a session is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TerminateMode {
+    /// SIGTERM, the time, SIGKILL.
+    Graceful,
+    /// SIGKILL, with proof that it was sent. Needs [`Capability::ForceTerminateSession`].
+    Force,
+}
+
+/// Options of `terminate_session` (sandbox-contract 10.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminate {
+    pub mode: TerminateMode,
+    /// 1 to 30,000.
+    pub timeout_ms: i64,
+}
+
+impl Terminate {
+    /// The defaults of the contract.
+    pub const GRACEFUL: Self = Self {
+        mode: TerminateMode::Graceful,
+        timeout_ms: 10_000,
+    };
+    pub const FORCE: Self = Self {
+        mode: TerminateMode::Force,
+        ..Self::GRACEFUL
+    };
+
+    /// An orderly end within `grace`, cut to what the contract allows.
+    pub fn within(grace: Duration) -> Self {
+        Self {
+            timeout_ms: i64::try_from(grace.as_millis()).unwrap_or(i64::MAX).clamp(1, 30_000),
+            ..Self::GRACEFUL
+        }
+    }
+}
+
+/// Options of `create_new` (sandbox-contract 10.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateNew {
+    /// 1 to 120,000.
+    pub timeout_ms: i64,
+    pub wait_for_capacity: Option<bool>,
+    pub epoch: Option<Epoch>,
+}
+
+impl Default for CreateNew {
+    fn default() -> Self {
+        Self {
+            timeout_ms: 120_000,
+            wait_for_capacity: None,
+            epoch: None,
+        }
+    }
+}
+
+/// Options of `destroy_once` (sandbox-contract 10.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DestroyOnce {
+    /// 1 to 120,000.
+    pub timeout_ms: i64,
+    pub epoch: Option<Epoch>,
+}
+
+impl Default for DestroyOnce {
+    fn default() -> Self {
+        Self {
+            timeout_ms: 30_000,
+            epoch: None,
+        }
+    }
+}
+
+/// Options of `create_checkpoint_once` (sandbox-contract 10.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckpointOnce {
+    /// 1 to 128 of `A-Z a-z 0-9 _ -`.
+    pub operation_id: String,
+    /// 1 to 120,000.
+    pub timeout_ms: i64,
+    pub epoch: Option<Epoch>,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 pub enum PublicUrlError {
     Unsupported,
@@ -306,6 +403,7 @@ pub trait SandboxAdapter: Send + Sync {
         Handle {
             provider: self.provider(),
             name: name.to_owned(),
+            instance_id: None,
         }
     }
 
@@ -355,24 +453,43 @@ pub trait SandboxAdapter: Send + Sync {
     fn list_sessions<'a>(&'a self, handle: &'a Handle) -> Answer<'a, Vec<Session>>;
     /// Replay from byte 0, then the tail, then one verdict. An unknown id is `NotFound`.
     fn attach<'a>(&'a self, handle: &'a Handle, session_id: &'a str) -> Answer<'a, (Command, FrameStream)>;
-    /// TERM to the group, grace, KILL, confirmed. `NotSupported` where neither capability nor protocol has it.
-    fn terminate_session<'a>(&'a self, _: &'a Handle, _session_id: &'a str, _grace: Duration) -> Answer<'a, ()> {
+    /// Ends one session, with proof; never the machine. `NotSupported` where neither capability nor protocol has it.
+    fn terminate_session<'a>(&'a self, _: &'a Handle, _session_id: &'a str, _: Terminate) -> Answer<'a, ()> {
         Box::pin(async { Err(SandboxError::NotSupported) })
     }
-    fn apply_network_policy<'a>(&'a self, _: &'a Handle, _: &'a NetworkPolicy) -> Answer<'a, ()> {
+    /// Replaces the policy. An empty list denies everything and is sent like any other.
+    fn apply_network_policy<'a>(&'a self, _: &'a Handle, _: &'a NetworkPolicy, _: Option<Epoch>) -> Answer<'a, ()> {
         Box::pin(async { Err(SandboxError::NotSupported) })
     }
-    /// Read-back of the policy in force (RUL-64a).
+    /// Read-back of the policy in force (RUL-64a). A machine without one answers `["*"]`.
     fn network_policy<'a>(&'a self, _: &'a Handle) -> Answer<'a, NetworkPolicy> {
         Box::pin(async { Err(SandboxError::NotSupported) })
     }
     fn public_url<'a>(&'a self, _: &'a Handle) -> LocalBoxFuture<'a, Result<String, PublicUrlError>> {
         Box::pin(async { Err(PublicUrlError::Unsupported) })
     }
-    fn create_checkpoint<'a>(&'a self, _: &'a Handle, _comment: &'a str) -> Answer<'a, String> {
+    /// The id under which [`Self::restore_checkpoint`] finds it: the widest form that the provider offers (RUL-L-111).
+    fn create_checkpoint<'a>(&'a self, _: &'a Handle, _comment: &'a str, _: Option<Epoch>) -> Answer<'a, String> {
         Box::pin(async { Err(SandboxError::NotSupported) })
     }
-    fn restore_checkpoint<'a>(&'a self, _: &'a Handle, _id: &'a str) -> Answer<'a, ()> {
+    /// A stream that reports an error is [`SandboxError::RestoreFailed`], whatever the status said. Sessions end.
+    fn restore_checkpoint<'a>(&'a self, _: &'a Handle, _id: &'a str, _: Option<Epoch>) -> Answer<'a, ()> {
+        Box::pin(async { Err(SandboxError::NotSupported) })
+    }
+    /// Where the provider can (RUL-L-35). Already gone is success.
+    fn delete_checkpoint<'a>(&'a self, _: &'a Handle, _id: &'a str, _: Option<Epoch>) -> Answer<'a, ()> {
+        Box::pin(async { Err(SandboxError::NotSupported) })
+    }
+    /// Creates, and never adopts: one write, no retry (sandbox-contract 10.1). The handle carries `instance_id`.
+    fn create_new<'a>(&'a self, _name: &'a str, _: CreateNew) -> Answer<'a, Handle> {
+        Box::pin(async { Err(SandboxError::NotSupported) })
+    }
+    /// One delete and one look (10.2). `Ok` is confirmed absence.
+    fn destroy_once<'a>(&'a self, _: &'a Handle, _: DestroyOnce) -> Answer<'a, ()> {
+        Box::pin(async { Err(SandboxError::NotSupported) })
+    }
+    /// One write and one listing (10.3); the id comes from the listing.
+    fn create_checkpoint_once<'a>(&'a self, _: &'a Handle, _: &'a CheckpointOnce) -> Answer<'a, String> {
         Box::pin(async { Err(SandboxError::NotSupported) })
     }
     /// Where `path` is on the host, for agents that validate it there. On any failure the input.

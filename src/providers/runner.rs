@@ -15,7 +15,7 @@ use fountain_actors::domain::runner::runner_of;
 use fountain_actors::domain::{Epoch, Moment};
 use fountain_actors::ports::sandbox::{
     Answer, Capability, Command, Created, ExecOptions, ExecOutput, FrameStream, Handle, Info, RUNNER_DISCONNECTED,
-    RUNNER_OFFLINE, RunState, SandboxAdapter, SandboxError, Session, SpawnOptions,
+    RUNNER_OFFLINE, RunState, SandboxAdapter, SandboxError, Session, SpawnOptions, Terminate, TerminateMode,
 };
 use fountain_actors::runner::{Call, CallAnswer, Connections, Presence, RunnerConnection, Unsubscribe, wire};
 use futures_util::future::LocalBoxFuture;
@@ -356,14 +356,18 @@ impl SandboxAdapter for RunnerAdapter {
         })
     }
 
-    fn terminate_session<'a>(&'a self, handle: &'a Handle, session_id: &'a str, grace: Duration) -> Answer<'a, ()> {
+    fn terminate_session<'a>(&'a self, handle: &'a Handle, session_id: &'a str, how: Terminate) -> Answer<'a, ()> {
         Box::pin(async move {
             let presence = self.presence(&handle.name)?;
             if !presence.runner.details.offers("terminate") {
                 return Err(SandboxError::NotSupported);
             }
-            let grace_ms = i64::try_from(grace.as_millis()).unwrap_or(i64::MAX);
-            let request = json!({"name": handle.name, "session_id": session_id, "grace_ms": grace_ms});
+            let grace = match how.mode {
+                TerminateMode::Graceful => Duration::from_millis(how.timeout_ms.unsigned_abs()),
+                // The protocol has no proof to give.
+                TerminateMode::Force => return Err(SandboxError::NotSupported),
+            };
+            let request = json!({"name": handle.name, "session_id": session_id, "grace_ms": how.timeout_ms});
             call(
                 &presence.connection,
                 "terminate",

@@ -1,1 +1,6 @@
 //! A Sprites-compatible server (providers 1; RUL-L-110 to 115): sandboxes on one Linux host, without a vendor.
+//!
+//! `enclosure` is the port between what a sprite is (doors, state, checkpoints) and how this host keeps it apart.
+
+pub mod enclosure;
+pub mod policy;

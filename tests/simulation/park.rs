@@ -83,6 +83,7 @@ async fn rul_l_43_bytes_on_a_session_inside_the_bound_refuse_and_a_silent_one_do
     let machine = Handle {
         provider: sim.fake.provider(),
         name: sim.row(home).await.name,
+        instance_id: None,
     };
     sim.idle().await;
     let options = SpawnOptions {

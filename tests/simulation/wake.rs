@@ -369,5 +369,6 @@ fn handle(name: &str) -> fountain_actors::ports::sandbox::Handle {
     fountain_actors::ports::sandbox::Handle {
         provider: fountain_actors::domain::machine::Provider::Fake,
         name: name.into(),
+        instance_id: None,
     }
 }
