@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use fountain_actors::domain::machine::Provider;
 use fountain_actors::domain::settings::Settings;
+use fountain_provider_sprites::SpritesSettings;
 use secrecy::SecretString;
 
 /// The whole environment as it is, for what a runner's commands inherit (RUL-48).
@@ -239,11 +240,19 @@ pub fn settings(env: &Environment, base: Settings) -> Result<Settings, ConfigErr
                 wanted,
             })?;
         // Unset it means sprites and the launch is refused; said aloud it must be usable (RUL-60).
-        if settings.default_provider != Provider::Runner {
-            return Err(ConfigError::Refused(format!(
-                "SANDBOX_PROVIDER={} has no adapter in this build; use runner, or leave it unset",
-                settings.default_provider
-            )));
+        match settings.default_provider {
+            Provider::Runner => {}
+            Provider::Sprites if env.get("SPRITES_TOKEN").is_some() => {}
+            Provider::Sprites => {
+                return Err(ConfigError::Refused(
+                    "SANDBOX_PROVIDER=sprites needs SPRITES_TOKEN, the token of the Sprites service".to_owned(),
+                ));
+            }
+            other => {
+                return Err(ConfigError::Refused(format!(
+                    "SANDBOX_PROVIDER={other} has no adapter in this build; use sprites or runner, or leave it unset"
+                )));
+            }
         }
     }
     settings.runners_enabled = env.flag("SANDBOX_RUNNERS_ENABLED", settings.runners_enabled)?;
@@ -271,6 +280,48 @@ pub fn settings(env: &Environment, base: Settings) -> Result<Settings, ConfigErr
         settings.public_url = url;
     }
     Ok(settings)
+}
+
+/// The Sprites service that is used when nobody names another.
+const SPRITES_PUBLIC_API: &str = "https://api.sprites.dev";
+
+/// Limit of one REST call to it.
+pub const SPRITES_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How the Sprites service is reached (lifecycle 9.1; RUL-L-99). None without a token.
+///
+/// # Errors
+/// When a variable cannot be read.
+pub fn sprites(env: &Environment) -> Result<Option<SpritesSettings>, ConfigError> {
+    let Some(token) = env.get("SPRITES_TOKEN") else {
+        return Ok(None);
+    };
+    let base_url = env.get("SPRITES_BASE_URL").unwrap_or(SPRITES_PUBLIC_API);
+    let usable = url::Url::parse(base_url)
+        .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host() && url.query().is_none());
+    if !usable {
+        return Err(ConfigError::Invalid {
+            name: "SPRITES_BASE_URL",
+            wanted: "an http or https address",
+        });
+    }
+    let timeout = match env.number("SPRITES_TIMEOUT_MS")? {
+        Some(0) => {
+            return Err(ConfigError::Invalid {
+                name: "SPRITES_TIMEOUT_MS",
+                wanted: "a whole number of milliseconds, 1 or more",
+            });
+        }
+        Some(milliseconds) => Duration::from_millis(milliseconds.unsigned_abs()),
+        None => SPRITES_TIMEOUT,
+    };
+    Ok(Some(SpritesSettings {
+        base_url: base_url.trim_end_matches('/').to_owned(),
+        token: SecretString::from(token),
+        timeout,
+        public_urls: env.flag("SPRITES_PUBLIC_URLS", true)?,
+        checkpoints: env.flag("CHECKPOINT_CREATION_ENABLED", false)?,
+    }))
 }
 
 /// What tells a client command where to go and who it is (http-api 6.1).
@@ -358,6 +409,40 @@ mod tests {
         ]);
         let settings = settings(&env, Settings::default()).unwrap();
         assert_eq!((settings.idle_timeout, settings.max_lifetime), (None, None));
+    }
+
+    #[test]
+    fn rul_60_sprites_said_aloud_needs_its_token() {
+        assert!(refusal(&[("SANDBOX_PROVIDER", "sprites")]).contains("SPRITES_TOKEN"));
+        let env = Environment::of(&[("SANDBOX_PROVIDER", "sprites"), ("SPRITES_TOKEN", "t")]);
+        assert_eq!(
+            settings(&env, Settings::default()).unwrap().default_provider,
+            Provider::Sprites
+        );
+    }
+
+    #[test]
+    fn rul_l_99_the_sprites_settings_have_their_defaults_and_their_bounds() {
+        assert!(sprites(&Environment::of(&[])).unwrap().is_none());
+        let plain = sprites(&Environment::of(&[("SPRITES_TOKEN", "t")])).unwrap().unwrap();
+        assert_eq!(
+            (
+                plain.base_url.as_str(),
+                plain.timeout,
+                plain.public_urls,
+                plain.checkpoints
+            ),
+            (SPRITES_PUBLIC_API, Duration::from_secs(30), true, false)
+        );
+        let refused = |name, value| {
+            sprites(&Environment::of(&[("SPRITES_TOKEN", "t"), (name, value)]))
+                .err()
+                .unwrap()
+                .to_string()
+        };
+        assert!(refused("SPRITES_TIMEOUT_MS", "0").contains("SPRITES_TIMEOUT_MS"));
+        assert!(refused("SPRITES_BASE_URL", "ftp://x").contains("SPRITES_BASE_URL"));
+        assert!(refused("SPRITES_PUBLIC_URLS", "perhaps").contains("SPRITES_PUBLIC_URLS"));
     }
 
     #[test]

@@ -23,6 +23,7 @@ use fountain_actors::ports::{AdapterSet, Bus, Clock, Rng, Store, World};
 use fountain_actors::runner::Connections;
 use fountain_actors::runtimes;
 use fountain_actors::transcript::blocks;
+use fountain_provider_sprites::{SpritesAdapter, SpritesSettings};
 use secrecy::SecretString;
 use tokio::sync::watch;
 
@@ -62,6 +63,8 @@ pub struct ServerConfig {
     pub public_url: Option<String>,
     pub settings: Settings,
     pub metrics_port: Option<u16>,
+    /// None: no Sprites service is configured.
+    pub sprites: Option<SpritesSettings>,
     pub node: String,
     /// The page that `GET /` answers, given the base URL.
     pub landing: fn(&str) -> String,
@@ -157,6 +160,9 @@ impl Server {
         let mut adapters = AdapterSet::default();
         if settings.runners_enabled {
             adapters = adapters.with(Arc::new(RunnerAdapter::new(Arc::clone(&connections))));
+        }
+        if let Some(sprites) = config.sprites {
+            adapters = adapters.with(Arc::new(SpritesAdapter::new(sprites)));
         }
         let providers = adapters.providers();
         let store: Arc<dyn Store> = Arc::new(store);

@@ -85,6 +85,7 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
         public_url: config::public_url(&context.env),
         settings: config::settings(&context.env, settings())?,
         metrics_port: config::metrics_port(&context.env)?,
+        sprites: config::sprites(&context.env)?,
         node: config::node_name(&context.env),
         landing,
     };

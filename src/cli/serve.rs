@@ -102,6 +102,7 @@ pub async fn serve(context: Context, args: ServeArgs) -> anyhow::Result<Exit> {
         public_url,
         settings: config::settings(&context.env, base)?,
         metrics_port: config::metrics_port(&context.env)?,
+        sprites: config::sprites(&context.env)?,
         node: config::node_name(&context.env),
         landing: super::dev::landing,
     };
