@@ -4,6 +4,30 @@
 //! It lives no longer than this process: whatever ends the server ends every process in every enclosure. What a host
 //! cannot give is said in [`Facilities`]; a policy that cannot be enforced is refused (RUL-L-113).
 
+#[cfg(target_os = "linux")]
+mod cgroup;
+#[cfg(target_os = "linux")]
+mod host;
+#[cfg(target_os = "linux")]
+pub mod init;
+#[cfg(target_os = "linux")]
+mod layout;
+#[cfg(target_os = "linux")]
+mod plain;
+#[cfg(target_os = "linux")]
+mod sandbox;
+mod settings;
+#[cfg(target_os = "linux")]
+mod spawn;
+#[cfg(target_os = "linux")]
+mod wire;
+
+#[cfg(target_os = "linux")]
+pub use host::Host;
+#[cfg(target_os = "linux")]
+pub use layout::{HOME, bound as executable_inside};
+pub use settings::{Isolation, Settings, Uplink, UplinkHandle};
+
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
