@@ -269,7 +269,9 @@ impl Reader {
             Event::SessionInfo { .. } => return None,
             Event::Stdout(bytes) => {
                 // Output is the command's, whose shell has removed the file. An error text may be the shell's own.
-                self.file.take().map(OneTimeFile::was_read);
+                if let Some(file) = self.file.take() {
+                    file.was_read();
+                }
                 Frame::Stdout(Held::counted(bytes, &self.ledger))
             }
             Event::Stderr(bytes) => Frame::Stderr(Held::counted(bytes, &self.ledger)),
