@@ -16,7 +16,6 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinHandle};
-use tokio::time::Instant;
 
 use crate::environment::OneTimeFile;
 use crate::errors::unavailable;
@@ -29,8 +28,9 @@ use crate::{Core, Limits};
 const LARGEST_INPUT: usize = 64 * 1024;
 /// Orders that may wait for the writer.
 const WAITING_ORDERS: usize = 16;
-/// Bytes of output that may wait for their owner; above it the socket is not read (RUL-43).
+/// Bytes of output that may wait for their owner, and pieces; above it the socket is not read (RUL-43).
 const WAITING_OUTPUT: usize = 8 * 1024 * 1024;
+const WAITING_PIECES: usize = 64 * 1024;
 /// How often a full attachment looks whether its owner has caught up.
 const CAUGHT_UP: Duration = Duration::from_millis(10);
 /// References of lost attachments that are remembered.
@@ -216,21 +216,23 @@ impl Reader {
                 return end;
             }
         }
-        let mut heard = Instant::now();
+        // Pings in a row after which nothing was heard. Counted, not timed: a thread that was held up has missed one.
+        let mut unanswered = 0;
         loop {
-            if self.ledger.load(Ordering::Relaxed) > WAITING_OUTPUT {
+            if self.is_full() {
                 tokio::select! {
                     () = self.output.closed() => return End::Unheard,
                     () = tokio::time::sleep(CAUGHT_UP) => {}
                 }
-                heard = Instant::now();
+                unanswered = 0;
                 continue;
             }
             let frame = tokio::select! {
                 () = self.output.closed() => return End::Unheard,
                 frame = self.stream.next() => frame,
                 () = tokio::time::sleep(self.limits.ping) => {
-                    if heard.elapsed() >= self.limits.silence {
+                    unanswered += 1;
+                    if self.limits.ping * unanswered >= self.limits.silence {
                         return End::Lost;
                     }
                     // A full queue of orders is traffic enough.
@@ -238,7 +240,7 @@ impl Reader {
                     continue;
                 }
             };
-            heard = Instant::now();
+            unanswered = 0;
             match frame {
                 Some(Ok(ws::Frame::Ping(bytes))) => {
                     let _ = self.orders.try_send(Order::Pong(bytes));
@@ -257,6 +259,11 @@ impl Reader {
         }
     }
 
+    fn is_full(&self) -> bool {
+        // Every piece that waits holds the ledger.
+        self.ledger.load(Ordering::Relaxed) > WAITING_OUTPUT || Arc::strong_count(&self.ledger) > WAITING_PIECES
+    }
+
     fn at_close(&self) -> End {
         match self.decoder.at_close() {
             Event::Exit(code) => End::Verdict(code),
@@ -270,7 +277,7 @@ impl Reader {
             Event::Stdout(bytes) => {
                 // Output is the command's, whose shell has removed the file. An error text may be the shell's own.
                 if let Some(file) = self.file.take() {
-                    file.was_read();
+                    file.forget();
                 }
                 Frame::Stdout(Held::counted(bytes, &self.ledger))
             }

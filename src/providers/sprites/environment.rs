@@ -74,12 +74,19 @@ pub(crate) async fn prepare(
         machine: machine.to_owned(),
         path: Some(path.clone()),
     };
-    core.write_file(machine, &path, script, Some(0o600), epoch).await?;
-    Ok(Prepared {
-        argv: wrapped,
-        shown,
-        file: Some(file),
-    })
+    match core.write_file(machine, &path, script, Some(0o600), epoch).await {
+        Ok(()) => Ok(Prepared {
+            argv: wrapped,
+            shown,
+            file: Some(file),
+        }),
+        Err(error) => {
+            if error.is_refusal() {
+                file.forget();
+            }
+            Err(error)
+        }
+    }
 }
 
 fn is_shown(name: &str) -> bool {
@@ -119,7 +126,7 @@ fn quoted(value: &str) -> String {
     format!("'{}'", value.replace('\'', r"'\''"))
 }
 
-/// A written file that its reader removes. Dropping it without [`OneTimeFile::was_read`] removes it from here, best effort.
+/// A written file that its reader removes. Dropping it without [`OneTimeFile::forget`] removes it from here, best effort.
 pub(crate) struct OneTimeFile {
     core: Arc<Core>,
     machine: String,
@@ -127,8 +134,8 @@ pub(crate) struct OneTimeFile {
 }
 
 impl OneTimeFile {
-    /// The command runs, or ran: its shell has removed the file.
-    pub fn was_read(mut self) {
+    /// There is nothing to remove: the command's shell has done it, or the file was never written.
+    pub fn forget(mut self) {
         self.path = None;
     }
 }
@@ -177,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn rul_l_92_a_shell_reads_any_value_back_and_the_file_is_gone() {
+    fn rul_l_92_a_shell_reads_any_value_back_and_the_file_forget() {
         for value in [
             "",
             "plain",

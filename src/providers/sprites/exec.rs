@@ -19,11 +19,13 @@ use crate::address::Target;
 use crate::attachments::{self, Attached, Pump};
 use crate::call::{Call, Lost};
 use crate::environment::{OneTimeFile, Prepared, prepare};
-use crate::errors::{refused, unavailable};
+use crate::errors::{refused, unavailable, unclassified};
 use crate::frames::{Decoder, Event, Piece};
 use crate::wire::{Socket, Upgraded};
 use crate::{Core, named};
 
+/// Most bytes of output that `exec` keeps: what a machine prints must not fill this process.
+const LONGEST_OUTPUT: usize = 64 * 1024 * 1024;
 /// Codes with which a shell says that it could not start the command, or itself could not be started.
 const NOT_STARTED: [i64; 2] = [126, 127];
 
@@ -58,6 +60,9 @@ async fn collect(frames: &mut FrameStream, both: bool, deadline: Deadline) -> Re
     let mut output = BytesMut::new();
     loop {
         deadline.check()?;
+        if output.len() > LONGEST_OUTPUT {
+            return Err(unclassified("oversized_output"));
+        }
         match frames.recv().await {
             Some(Frame::Stdout(held)) => output.extend_from_slice(&held.bytes),
             Some(Frame::Stderr(held)) if both => output.extend_from_slice(&held.bytes),
@@ -240,7 +245,7 @@ pub(crate) fn settle_file(file: Option<OneTimeFile>, code: i64) {
     if let Some(file) = file
         && !NOT_STARTED.contains(&code)
     {
-        file.was_read();
+        file.forget();
     }
 }
 
@@ -335,6 +340,17 @@ mod tests {
         tokio::time::advance(Duration::from_millis(20)).await;
         assert_eq!(collect(&mut stream, true, deadline).await, Err(exec_timeout(1)));
         assert!(stream.try_recv().is_ok(), "x04: a queued frame is not even looked at");
+    }
+
+    #[actix_rt::test]
+    async fn output_without_end_is_refused_at_its_bound() {
+        let (frames, mut stream) = mpsc::unbounded_channel();
+        let piece = bytes::Bytes::from(vec![0; LONGEST_OUTPUT]);
+        frames.send(Frame::Stdout(Held::free(piece))).unwrap();
+        frames.send(Frame::Stdout(Held::free("x"))).unwrap();
+        frames.send(Frame::Exit(0)).unwrap();
+        let answer = collect(&mut stream, false, Deadline::new(None)).await;
+        assert_eq!(answer, Err(unclassified("oversized_output")));
     }
 
     #[actix_rt::test]

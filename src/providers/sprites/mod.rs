@@ -222,7 +222,11 @@ impl Core {
     fn learn(&self, headers: &HeaderMap) {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
-        facts.is_release = Some(text("sprite-version").is_some_and(is_release));
+        match text("sprite-version") {
+            Some(version) => facts.is_release = Some(is_release(version)),
+            // An answer of something in between says nothing about the service.
+            None => facts.is_release = facts.is_release.or(Some(false)),
+        }
         if let Some(announced) = text("x-sprite-capabilities") {
             facts.has_global_checkpoints = announced
                 .split([',', ' '])

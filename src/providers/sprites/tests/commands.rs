@@ -143,11 +143,11 @@ async fn x03_x04_a_deadline_ends_a_command_and_closes_its_socket() {
     acts.extend((0..5).map(|_| Act::Binary(b"\x01more")));
     acts.push(Act::Hold);
     let options = ExecOptions {
-        timeout: Some(Duration::from_millis(150)),
+        timeout: Some(Duration::from_millis(500)),
         ..ExecOptions::default()
     };
     let (answer, server) = run(acts, options).await;
-    assert_eq!(answer, Err(unavailable("exec_timeout 150")));
+    assert_eq!(answer, Err(unavailable("exec_timeout 500")));
     server.until_closed(1).await;
 }
 
@@ -156,11 +156,11 @@ async fn x05_the_deadline_holds_for_the_start_too() {
     let server = Server::start(vec![Say::Hold(String::new())]).await;
     let adapter = adapter(&server);
     let options = ExecOptions {
-        timeout: Some(Duration::from_millis(100)),
+        timeout: Some(Duration::from_millis(500)),
         ..ExecOptions::default()
     };
     let answer = adapter.exec(&adapter.handle("a-b"), "true", &[], options).await;
-    assert_eq!(answer, Err(unavailable("exec_timeout 100")));
+    assert_eq!(answer, Err(unavailable("exec_timeout 500")));
     server.until_closed(1).await;
 }
 
@@ -273,6 +273,28 @@ async fn rul_l_92_a_start_that_failed_leaves_no_file() {
         let file = seen[0].line.split(['=', '&']).nth(1).unwrap();
         let wanted = format!("DELETE /v1/sprites/a-b/fs/delete?path={file}&workingDir=%2F");
         assert_eq!(seen[2].line, wanted);
+    }
+}
+
+#[actix_rt::test]
+async fn rul_l_92_a_file_that_was_refused_needs_no_removal_and_one_that_was_lost_does() {
+    for (say, error, count) in [
+        (http(404, ""), SandboxError::NotFound, 1),
+        (Say::Cut(String::new()), unavailable("transport_failed"), 2),
+    ] {
+        let server = Server::start(vec![say, http(404, ""), http(200, "{}")]).await;
+        let adapter = adapter(&server);
+        let handle = adapter.handle("a-b");
+        let options = SpawnOptions {
+            env: env(&[("SECRET", "s")]),
+            ..SpawnOptions::default()
+        };
+        assert_eq!(adapter.spawn(&handle, "x", &[], options).await.unwrap_err(), error);
+        // Another call behind it: whatever was to be removed is on its way before the answer.
+        let _ = adapter.get(&handle).await;
+        let seen = server.until_seen(count + 1).await;
+        let removals = seen.iter().filter(|seen| seen.line.starts_with("DELETE ")).count();
+        assert_eq!((seen.len(), removals), (count + 1, count - 1));
     }
 }
 
@@ -398,6 +420,57 @@ async fn f07_t16_a_stopped_attachment_hears_nothing_more() {
     );
     assert_eq!(adapter.close_stdin(&command).await, Ok(()));
     server.until_closed(1).await;
+}
+
+#[actix_rt::test]
+async fn t16_t17_another_attachment_hears_the_end_of_a_terminated_session() {
+    let proof = "{\"type\":\"killed\"}\n{\"type\":\"complete\",\"exit_code\":137}\n";
+    let server = Server::start(vec![
+        Say::Socket(vec![INFO, Act::Hold]),
+        Say::Socket(vec![INFO, Act::Read, Act::Binary(b"\x03\x89"), Act::Hold]),
+        http(200, proof),
+        http(404, ""),
+    ])
+    .await;
+    let adapter = adapter(&server);
+    let handle = adapter.handle("a-b");
+    let (first, mut unheard) = adapter.spawn(&handle, "cat", &[], with_stdin()).await.unwrap();
+    adapter.stop_command(&first).await;
+    let (second, mut frames) = adapter.attach(&handle, &first.session_id).await.unwrap();
+    for _ in 0..2 {
+        let ended = adapter.terminate_session(&handle, "17", Terminate::GRACEFUL).await;
+        assert_eq!(ended, Ok(()));
+    }
+    adapter
+        .write_stdin(&second, "let the server go on".into())
+        .await
+        .unwrap();
+    assert!(matches!(to_the_end(&mut frames).await.2, Frame::Exit(137)));
+    assert!(unheard.recv().await.is_none());
+}
+
+#[actix_rt::test]
+async fn rul_43_output_that_nobody_takes_is_left_in_the_socket() {
+    // More than an attachment and the buffers of a loopback connection hold.
+    let count = 1024;
+    let acts = vec![INFO, Act::Pour(count), Act::Binary(b"\x03\x00"), Act::Hold];
+    let (server, _adapter, _command, mut frames) = spawn(acts, SpawnOptions::default()).await;
+    let mut held = Vec::new();
+    let mut poured = 0;
+    // The server has come to a stop when a while brings nothing new.
+    loop {
+        match tokio::time::timeout(Duration::from_millis(200), frames.recv()).await {
+            Ok(frame) => held.push(frame.unwrap()),
+            Err(_) if server.poured() == poured => break,
+            Err(_) => {}
+        }
+        poured = server.poured();
+    }
+    assert!(poured < count, "{poured}");
+    drop(held);
+    let (rest, _, verdict) = to_the_end(&mut frames).await;
+    assert!(!rest.is_empty() && matches!(verdict, Frame::Exit(0)));
+    assert_eq!(server.poured(), count);
 }
 
 #[actix_rt::test]

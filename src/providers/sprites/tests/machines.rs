@@ -465,6 +465,23 @@ async fn rul_l_4_a_connection_that_was_never_made_is_told_from_a_lost_answer() {
 }
 
 #[actix_rt::test]
+async fn rul_l_4_a_handshake_that_failed_has_sent_nothing() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base_url = format!("https://{}", listener.local_addr().unwrap());
+    actix_rt::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let plain = tokio::io::AsyncWriteExt::write_all(&mut stream, b"HTTP/1.1 400 X\r\n\r\n");
+            let _ = plain.await;
+        }
+    });
+    let adapter = SpritesAdapter::new(settings(&base_url));
+    let handle = adapter.handle("a-b");
+    assert_eq!(adapter.get(&handle).await, Err(unavailable(NOT_CONNECTED)));
+    let refused = adapter.exec(&handle, "true", &[], ExecOptions::default()).await;
+    assert_eq!(refused, Err(unavailable(NOT_CONNECTED)));
+}
+
+#[actix_rt::test]
 async fn t10_redirects_are_not_followed_anywhere() {
     let elsewhere = Server::start(vec![http(200, "{}")]).await;
     let location: &'static str = format!("Location: {}/v1/sprites/a-b\r\n", elsewhere.base_url).leak();

@@ -15,12 +15,12 @@ pub(crate) const TOKEN: &str = "sekrit-token";
 
 /// Limits that a stalled server reaches soon.
 const SHORT: Limits = Limits {
-    create: Duration::from_millis(300),
-    policy: Duration::from_millis(300),
-    checkpoint: Duration::from_millis(300),
-    upgrade: Duration::from_millis(300),
-    acknowledge: Duration::from_millis(300),
-    termination_margin: Duration::from_millis(100),
+    create: Duration::from_millis(700),
+    policy: Duration::from_millis(700),
+    checkpoint: Duration::from_millis(700),
+    upgrade: Duration::from_millis(700),
+    acknowledge: Duration::from_millis(700),
+    termination_margin: Duration::from_millis(500),
     ping: Duration::from_millis(20),
     silence: Duration::from_millis(200),
 };
@@ -43,7 +43,7 @@ fn adapter(server: &Server) -> SpritesAdapter {
 /// An adapter that gives up soon.
 fn impatient(server: &Server) -> SpritesAdapter {
     let settings = SpritesSettings {
-        timeout: Duration::from_millis(300),
+        timeout: Duration::from_millis(700),
         ..settings(&server.base_url)
     };
     SpritesAdapter::with_limits(settings, SHORT)

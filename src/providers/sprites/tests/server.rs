@@ -54,6 +54,8 @@ pub enum Act {
     Message(Message),
     /// Waits for a message and remembers it.
     Read,
+    /// So many messages of 64 KiB of output; each is counted when it is on its way.
+    Pour(usize),
     /// Input comes back as output until its end, then exit 0.
     Echo,
     /// The orderly end of a WebSocket.
@@ -90,6 +92,7 @@ struct Shared {
     script: Mutex<VecDeque<Say>>,
     seen: watch::Sender<Vec<Seen>>,
     messages: watch::Sender<Vec<Bytes>>,
+    poured: watch::Sender<usize>,
     /// Connections that the client closed while the server held them.
     closed: watch::Sender<usize>,
 }
@@ -102,6 +105,7 @@ impl Server {
             script: Mutex::new(script.into()),
             seen: watch::Sender::new(Vec::new()),
             messages: watch::Sender::new(Vec::new()),
+            poured: watch::Sender::new(0),
             closed: watch::Sender::new(0),
         });
         let serving = Arc::clone(&shared);
@@ -133,6 +137,11 @@ impl Server {
         let wait = seen.wait_for(|seen| seen.len() >= count);
         let waited = tokio::time::timeout(PATIENCE, wait).await;
         waited.expect("the request never came").unwrap().clone()
+    }
+
+    /// Messages of output that have left the server.
+    pub fn poured(&self) -> usize {
+        *self.shared.poured.borrow()
     }
 
     pub async fn until_messages(&self, count: usize) -> Vec<Bytes> {
@@ -245,6 +254,16 @@ async fn socket(mut stream: TcpStream, key: &str, headers: &str, acts: Vec<Act>,
                     return;
                 };
                 shared.messages.send_modify(|all| all.push(message));
+                Ok(())
+            }
+            Act::Pour(count) => {
+                for _ in 0..count {
+                    let output = Bytes::from(vec![1; 64 * 1024]);
+                    if socket.send(Message::Binary(output)).await.is_err() {
+                        return;
+                    }
+                    shared.poured.send_modify(|count| *count += 1);
+                }
                 Ok(())
             }
             Act::Echo => {
