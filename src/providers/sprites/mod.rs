@@ -20,7 +20,7 @@ use fountain_actors::ports::sandbox::{
     Handle, Info, NetworkPolicy, PublicUrlError, SandboxAdapter, SandboxError, Session, SpawnOptions, Terminate,
 };
 use futures_util::future::LocalBoxFuture;
-use rustls::ClientConfig;
+use rustls::{ClientConfig, RootCertStore};
 use secrecy::{ExposeSecret as _, SecretString};
 
 mod address;
@@ -139,10 +139,10 @@ impl SpritesAdapter {
     /// An adapter for one service. Pure; a base URL that is none is `invalid(sprites_settings)` at every call.
     #[expect(clippy::new_ret_no_self, reason = "callers see the contract, not the type")]
     pub fn new(settings: SpritesSettings) -> impl SandboxAdapter + fmt::Debug + use<> {
-        Self::with_limits(settings, LIMITS)
+        Self::with_limits(settings, LIMITS, tls(public_roots()))
     }
 
-    fn with_limits(settings: SpritesSettings, limits: Limits) -> Self {
+    fn with_limits(settings: SpritesSettings, limits: Limits, tls: Arc<ClientConfig>) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let core = Core {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
@@ -152,7 +152,7 @@ impl SpritesAdapter {
             public_urls: settings.public_urls,
             checkpoints: settings.checkpoints,
             limits,
-            tls: tls(),
+            tls,
             facts: Mutex::default(),
             attachments: Attachments::default(),
         };
@@ -160,9 +160,12 @@ impl SpritesAdapter {
     }
 }
 
-/// The public roots, and HTTP/1 only: closing a socket must cancel what runs on it (sandbox-contract 10).
-fn tls() -> Arc<ClientConfig> {
-    let roots = actix_tls::connect::rustls_0_23::webpki_roots_cert_store();
+fn public_roots() -> RootCertStore {
+    actix_tls::connect::rustls_0_23::webpki_roots_cert_store()
+}
+
+/// HTTP/1 only: closing a socket must cancel what runs on it (sandbox-contract 10).
+fn tls(roots: RootCertStore) -> Arc<ClientConfig> {
     let mut config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .expect("ring offers the default protocol versions")

@@ -8,6 +8,7 @@ mod commands;
 mod machines;
 mod receipts;
 mod server;
+mod tls;
 
 use server::Server;
 
@@ -37,7 +38,7 @@ fn settings(base_url: &str) -> SpritesSettings {
 
 /// An adapter with the limits of the contract.
 fn adapter(server: &Server) -> SpritesAdapter {
-    SpritesAdapter::with_limits(settings(&server.base_url), LIMITS)
+    SpritesAdapter::with_limits(settings(&server.base_url), LIMITS, tls(public_roots()))
 }
 
 /// An adapter that gives up soon.
@@ -46,7 +47,7 @@ fn impatient(server: &Server) -> SpritesAdapter {
         timeout: Duration::from_millis(700),
         ..settings(&server.base_url)
     };
-    SpritesAdapter::with_limits(settings, SHORT)
+    SpritesAdapter::with_limits(settings, SHORT, tls(public_roots()))
 }
 
 /// An adapter of a place where nobody listens.
@@ -54,7 +55,7 @@ async fn nowhere() -> SpritesAdapter {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base_url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    SpritesAdapter::with_limits(settings(&base_url), LIMITS)
+    SpritesAdapter::with_limits(settings(&base_url), LIMITS, tls(public_roots()))
 }
 
 fn unavailable(detail: &str) -> SandboxError {
