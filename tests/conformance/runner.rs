@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use fountain::config::Database;
 use fountain::providers::runner::RunnerAdapter;
-use fountain::server::{Server, ServerConfig, mint_full_key, open_store};
+use fountain::server::{Server, ServerConfig, SystemClock, mint_full_key, open_store};
 use fountain::store::secrets::MasterKey;
 use fountain::telemetry::Metrics;
 use fountain_actors::domain::settings::Settings;
 use fountain_actors::domain::{AccountId, RunnerId};
 use fountain_actors::fakes::SeededRng;
-use fountain_actors::ports::clock::Rng as _;
+use fountain_actors::ports::clock::{Clock as _, Rng as _};
 use fountain_actors::ports::sandbox::{Capability, SandboxAdapter, SandboxError};
 use fountain_actors::ports::store::accounts::{AccountStore as _, NewAccount};
 use fountain_actors::runner::Connections;
@@ -164,12 +164,13 @@ async fn serve(folder: &tempfile::TempDir) -> (Server, secrecy::SecretString) {
     let metrics = Arc::new(Metrics::default());
     let store = open_store(&database, &MasterKey::generate(&rng), &metrics).unwrap();
     store.migrate().await.unwrap();
+    let now = SystemClock.now();
     let account = NewAccount {
         id: AccountId(rng.uuid()),
         email: Some("bench@example.test".to_owned()),
-        email_verified_at: Some(chrono::Utc::now()),
+        email_verified_at: Some(now),
         is_admin: true,
-        now: chrono::Utc::now(),
+        now,
     };
     let account = store.create_account(account).await.unwrap();
     let key = mint_full_key(&store, &account, "bench").await.unwrap();
