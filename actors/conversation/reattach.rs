@@ -323,7 +323,7 @@ impl Attempting {
         };
         let callback = profile.callback(&self.world);
         let (row, minted) = callback.map(|callback| (callback.row, callback.secret)).unzip();
-        let plan = profile.plan(&self.world, row);
+        let plan = profile.plan(&self.world, row, minted.as_ref());
         let confirm = ConfirmUp {
             conversation: self.conversation.id,
             server_epoch: self.epoch,

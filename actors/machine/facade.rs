@@ -15,22 +15,27 @@ use futures_util::FutureExt;
 use serde_json::{Value, json};
 
 use super::Site;
+use super::groundwork::Line;
 use super::lease::{Fence, Lease, Superseded};
 use super::messages::PlannedFile;
 use crate::domain::machine::{Machine, Provider};
 use crate::domain::operation::{Outcome, Receipt};
-use crate::ports::sandbox::{Capability, Created, Handle, Info, NetworkPolicy, SandboxAdapter, SandboxError, Session};
+use crate::ports::sandbox::{
+    Capability, Created, ExecOptions, ExecOutput, Handle, Info, NetworkPolicy, SandboxAdapter, SandboxError, Session,
+};
 use crate::retry::Verdict;
 
 /// The longest that any call may take (RUL-L-3); adapters have shorter limits of their own (sandbox-contract 8).
 const LONGEST_CALL: Duration = Duration::from_secs(120);
+/// What a command's own limit needs to be told over the wire.
+const EXEC_SLACK: Duration = Duration::from_secs(15);
 /// A policy call on Sprites (RUL-L-44).
 const POLICY_CALL: Duration = Duration::from_secs(90);
 
 /// Why an effect was not had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    /// The guard said no; nothing was sent.
+    /// The guard said no and nothing was sent, or a server that keeps epochs has seen a newer one (RUL-L-2).
     #[error("superseded")]
     Superseded,
     #[error(transparent)]
@@ -38,6 +43,13 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
+    fn from_provider(error: SandboxError) -> Self {
+        if error.is_stale_epoch() {
+            return Self::Superseded;
+        }
+        Self::Provider(error)
+    }
+
     /// Whether the build path tries once more (sandbox-contract 8).
     pub fn verdict(&self) -> Verdict {
         match self {
@@ -153,7 +165,7 @@ impl Facade {
         let flight = lease.take_off();
         let answer = self.ask(name, bound, call).await;
         flight.landed();
-        answer.map_err(CallError::Provider)
+        answer.map_err(CallError::from_provider)
     }
 
     /// Sends one call; bounded, and a panic in it is an answer.
@@ -228,6 +240,21 @@ impl Facade {
         self.effect(lease, "write_file", LONGEST_CALL, || {
             self.adapter
                 .write_file(&self.handle, &file.path, file.content.clone(), file.mode, epoch)
+        })
+        .await
+    }
+
+    /// Runs a command of a build to its end; a code that is not zero is an answer.
+    pub async fn exec(&self, lease: &Lease, line: &Line) -> Result<ExecOutput, CallError> {
+        self.effect(lease, "exec", line.limit + EXEC_SLACK, || {
+            let options = ExecOptions {
+                env: line.env.clone(),
+                dir: line.dir.clone(),
+                timeout: Some(line.limit),
+                stderr_to_stdout: true,
+                epoch: Some(lease.epoch()),
+            };
+            self.adapter.exec(&self.handle, line.command, &line.arguments, options)
         })
         .await
     }

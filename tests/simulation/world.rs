@@ -425,6 +425,7 @@ pub fn plan() -> BuildPlan {
     BuildPlan {
         fingerprint: "fingerprint".into(),
         policy: None,
+        groundwork: Default::default(),
         unsupported: Vec::new(),
         callback_key: None,
         files: vec![PlannedFile {
