@@ -23,7 +23,7 @@ use crate::domain::event::Stage;
 use crate::domain::machine::Machine;
 use crate::domain::policy::{EffectivePolicy, PermissionPolicy};
 use crate::domain::{AccountId, ConversationId, Refusal, SpawnId};
-use crate::machine::groundwork::{Checkout, Groundwork, Install, Manager, Setup};
+use crate::machine::groundwork::{Checkout, Groundwork, Install, Manager, Setup, WarmStart};
 use crate::machine::messages::{BuildPlan, PlannedFile, Unsupported};
 use crate::ports::World;
 use crate::ports::clock::after;
@@ -208,14 +208,28 @@ impl Profile {
             env: self.with_sources(Some(world), token, |sources| sources.process()),
             dir: layout::HOME.into(),
         });
-        Groundwork {
+        let mut groundwork = Groundwork {
             installs: [install(Manager::Apt, "apt"), install(Manager::Npm, "npm")]
                 .into_iter()
                 .flatten()
                 .collect(),
             checkouts: config.repositories.iter().map(checkout).collect(),
             setup,
-        }
+            warm: None,
+        };
+        let is_bare = groundwork.installs.is_empty() && groundwork.checkouts.is_empty() && groundwork.setup.is_none();
+        groundwork.warm = self
+            .machine
+            .environment_id
+            .filter(|_| !is_bare)
+            .map(|environment| WarmStart {
+                account: self.conversation.account_id,
+                environment,
+                vault: self.machine.vault_id,
+                fingerprint: config.warm_start_fingerprint(),
+                skills: String::new(),
+            });
+        groundwork
     }
 
     /// What this release cannot build is refused in its own stage, never left out (RUL-52).

@@ -111,6 +111,20 @@ impl SandboxAdapter for FakeSandbox {
         let mut spawn = self.spawned(handle, command, arguments, options.env, options.dir);
         let shared = Arc::clone(&self.state);
         Box::pin(self.perform(Op::Exec, &handle.name, options.epoch, move |_| {
+            if let ("cat", [path]) = (spawn.command.as_str(), spawn.arguments.as_slice()) {
+                let mut inner = shared.lock();
+                let file = inner.running(&spawn.machine)?.files.get(path);
+                return Ok(match file {
+                    Some((content, _)) => ExecOutput {
+                        output: content.clone(),
+                        code: 0,
+                    },
+                    None => ExecOutput {
+                        output: Bytes::from_static(b"cat: no such file"),
+                        code: 1,
+                    },
+                });
+            }
             Self::launch(&shared, &mut spawn, false)?;
             let mut inner = shared.lock();
             let session = inner.session(&spawn.machine, &spawn.session_id)?;
@@ -255,6 +269,43 @@ impl SandboxAdapter for FakeSandbox {
             Ok(inner.machine(&name)?.policy.clone().unwrap_or_else(|| NetworkPolicy {
                 allow: vec!["*".into()],
             }))
+        }))
+    }
+
+    fn create_checkpoint<'a>(&'a self, handle: &'a Handle, _: &'a str, epoch: Option<Epoch>) -> Answer<'a, String> {
+        let name = handle.name.clone();
+        Box::pin(self.perform(Op::Checkpoint, &handle.name, epoch, move |state| {
+            let mut inner = state.lock();
+            if !inner.capabilities.contains(&Capability::Checkpoint) {
+                return Err(SandboxError::NotSupported);
+            }
+            let files = inner.running(&name)?.files.clone();
+            let id = format!("{name}.v{}", inner.draw());
+            inner.checkpoints.insert(id.clone(), files);
+            Ok(id)
+        }))
+    }
+
+    fn restore_checkpoint<'a>(&'a self, handle: &'a Handle, id: &'a str, epoch: Option<Epoch>) -> Answer<'a, ()> {
+        let (name, id) = (handle.name.clone(), id.to_owned());
+        Box::pin(self.perform(Op::Restore, &handle.name, epoch, move |state| {
+            let mut inner = state.lock();
+            if !inner.capabilities.contains(&Capability::Checkpoint) {
+                return Err(SandboxError::NotSupported);
+            }
+            let disk = inner.checkpoints.get(&id).cloned().ok_or(SandboxError::NotFound)?;
+            let machine = inner.running(&name)?;
+            machine.files = disk;
+            machine.stop_processes();
+            Ok(())
+        }))
+    }
+
+    fn delete_checkpoint<'a>(&'a self, handle: &'a Handle, id: &'a str, epoch: Option<Epoch>) -> Answer<'a, ()> {
+        let id = id.to_owned();
+        Box::pin(self.perform(Op::DeleteCheckpoint, &handle.name, epoch, move |state| {
+            state.lock().checkpoints.remove(&id);
+            Ok(())
         }))
     }
 

@@ -56,6 +56,8 @@ pub(super) struct Inner {
     honours_epochs: bool,
     highest: HashMap<String, Epoch>,
     pub capabilities: BTreeSet<Capability>,
+    /// Disks, by global id; they outlive their machine.
+    pub checkpoints: BTreeMap<String, BTreeMap<String, (Bytes, Option<u32>)>>,
     pub marks_replay: bool,
     program: Program,
 }
@@ -202,6 +204,7 @@ impl FakeSandbox {
                 C::PublicUrl,
                 C::TerminateSession,
             ]),
+            checkpoints: BTreeMap::new(),
             marks_replay: true,
             program: vocabulary(),
         };
@@ -233,6 +236,24 @@ impl FakeSandbox {
     pub fn without(self, capability: Capability) -> Self {
         self.state.lock().capabilities.remove(&capability);
         self
+    }
+
+    #[must_use]
+    pub fn offering(self, capability: Capability) -> Self {
+        self.state.lock().capabilities.insert(capability);
+        self
+    }
+
+    /// The ids of the checkpoints that exist.
+    pub fn checkpoints(&self) -> Vec<String> {
+        self.state.lock().checkpoints.keys().cloned().collect()
+    }
+
+    /// From now on every checkpoint id means another disk (field-lessons P77).
+    pub fn mix_up_checkpoints(&self) {
+        for disk in self.state.lock().checkpoints.values_mut() {
+            disk.clear();
+        }
     }
 
     /// Refuses requests of an older epoch, as our own servers do (RUL-L-2).

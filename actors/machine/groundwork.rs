@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use secrecy::{ExposeSecret, SecretString};
 
+use crate::domain::environment::EnvironmentCheckpoint;
+use crate::domain::machine::Provider;
+use crate::domain::{AccountId, EnvironmentId, VaultId};
 use crate::ports::sandbox::Env;
 
 /// Of one package manager's run (lifecycle 4.4 step 14).
@@ -26,6 +29,30 @@ pub struct Groundwork {
     pub installs: Vec<Install>,
     pub checkouts: Vec<Checkout>,
     pub setup: Option<Setup>,
+    /// None: nothing is worth a checkpoint, or there is no environment.
+    pub warm: Option<WarmStart>,
+}
+
+/// Whose checkpoint this build may begin from, and what one that it takes is recorded with (RUL-L-34).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WarmStart {
+    pub account: AccountId,
+    pub environment: EnvironmentId,
+    pub vault: Option<VaultId>,
+    /// Of the warm-start fields that this plan was made from.
+    pub fingerprint: String,
+    /// Digest of the GitHub skills on the disk; empty while none is installed.
+    pub skills: String,
+}
+
+impl WarmStart {
+    /// Whether a recorded checkpoint holds what this build wants.
+    pub(super) fn matches(&self, recorded: &EnvironmentCheckpoint, provider: Provider) -> bool {
+        recorded.provider == provider
+            && recorded.vault_id == self.vault
+            && recorded.fingerprint == self.fingerprint
+            && recorded.skills == self.skills
+    }
 }
 
 /// The managers that act; others in an environment mean nothing (lifecycle 1.4).

@@ -298,6 +298,9 @@ pub enum MachineError {
     /// The delete is not confirmed: the row stays fenced and counted, and is tried again (RUL-L-20).
     #[error("the provider has not confirmed the delete")]
     Unconfirmed,
+    /// The network policy could not be put in force and read back: nothing may run there (RUL-L-97).
+    #[error("the network policy could not be verified")]
+    PolicyUnverified,
     /// The row is not DOOMED and owes nothing.
     #[error("the machine is not fenced")]
     NotFenced,
@@ -324,6 +327,7 @@ impl MachineError {
             }
             Self::Unconfirmed => ErrorCode::SandboxResetPending.into(),
             Self::NotFenced => ErrorCode::SandboxUnavailable.into(),
+            Self::PolicyUnverified => ErrorCode::SandboxProbeFailed.into(),
             Self::Store(error) => error.refusal(),
             Self::Crashed => ErrorCode::InternalError.into(),
         }

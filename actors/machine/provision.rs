@@ -5,7 +5,8 @@
 //! 3. A remnant of an earlier build is deleted with confirmation and its minted name given up, so that a late call of
 //!    the old build hits a name that nobody uses.
 //! 4. Create; what it found is judged by the journal ([`adopt`]). **C** row `starting`.
-//! 5. Packages. Network policy, read back. **C** callback key. Repositories, setup script. Files, the environment file
+//! 5. Restore of the environment's checkpoint, or packages. Network policy, read back. **C** callback key. Repositories and setup script unless restored,
+//!    checkpoint. Files, the environment file
 //!    last.
 //! 6. **C** `ready` with the fingerprint, stamp and lease gone, `provision/done`.
 //!
@@ -16,6 +17,7 @@
 mod adopt;
 mod cold;
 mod pipeline;
+mod warm;
 
 use serde_json::json;
 use tokio::time::Instant;

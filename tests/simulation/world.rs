@@ -445,6 +445,11 @@ fn prompt(text: &str) -> Prompt {
     }
 }
 
+/// For verbs that a test calls by itself.
+pub fn audited(account: AccountId, action: &'static str) -> NewAudit {
+    audit(account, action)
+}
+
 fn audit(account: AccountId, action: &'static str) -> NewAudit {
     NewAudit {
         account_id: Some(account),

@@ -1,6 +1,9 @@
 //! The steps of one build, in order (RUL-L-33). Stops at the first that fails.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use super::super::Site;
 use super::super::delete::{self, Deleted};
@@ -56,11 +59,19 @@ impl<'a> Build<'a> {
         };
         self.advance(Some(MachineEvent::CreateAnswered), created, Vec::new())
             .await?;
-        self.step("packages", Self::install_packages).await?;
+        let is_warm = self.step("restore", Self::restore).await?;
+        if !is_warm {
+            self.step("packages", Self::install_packages).await?;
+        }
+        // A warm disk is no reason to go without.
         self.step("network", Self::enforce_policy).await?;
         self.mint_callback_key().await?;
-        self.step("clone", Self::clone_repositories).await?;
-        self.step("setup", Self::run_setup).await?;
+        self.note_public_url().await?;
+        if !is_warm {
+            self.step("clone", Self::clone_repositories).await?;
+            self.step("setup", Self::run_setup).await?;
+            self.step("checkpoint", Self::take_checkpoint).await?;
+        }
         self.step("files", Self::write_files).await
     }
 
@@ -216,9 +227,7 @@ impl<'a> Build<'a> {
         let began = tokio::time::Instant::now();
         self.announce(NewStage::new(Stage::Network, StageState::Started))
             .await?;
-        let world = &self.site.world;
-        let apply = |_| self.facade.enforce(self.lease, &policy);
-        match retry(Policy::CONTRACT, &mut || world.rng.unit(), CallError::verdict, apply).await {
+        match self.facade.enforce(self.site, self.lease, &policy).await {
             Ok(evidence) => {
                 let done = NewStage::new(Stage::Network, StageState::Done).took(began.elapsed());
                 self.announce(done.with("evidence", evidence)).await
@@ -250,6 +259,21 @@ impl<'a> Build<'a> {
             }
             Err(error) => Err(Stop::Store(error)),
         }
+    }
+
+    /// Step 7, second half: best effort.
+    async fn note_public_url(&mut self) -> Result<(), Stop> {
+        if !self.facade.capabilities().contains(&Capability::PublicUrl) {
+            return Ok(());
+        }
+        let Some(url) = self.facade.public_url().await else {
+            return Ok(());
+        };
+        let noted = Patch {
+            provider_meta: BTreeMap::from([("public_url".to_owned(), Value::from(url))]),
+            ..Patch::default()
+        };
+        self.advance(None, noted, Vec::new()).await
     }
 
     /// Steps 9 to 11; the environment file is the last.
