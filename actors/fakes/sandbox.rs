@@ -59,6 +59,8 @@ pub(super) struct Inner {
     /// Disks, by global id; they outlive their machine.
     pub checkpoints: BTreeMap<String, BTreeMap<String, (Bytes, Option<u32>)>>,
     pub marks_replay: bool,
+    /// `get` says that a machine exists, never how it is (RUL-L-115).
+    pub is_vague: bool,
     program: Program,
 }
 
@@ -206,6 +208,7 @@ impl FakeSandbox {
             ]),
             checkpoints: BTreeMap::new(),
             marks_replay: true,
+            is_vague: false,
             program: vocabulary(),
         };
         Self {
@@ -241,6 +244,13 @@ impl FakeSandbox {
     #[must_use]
     pub fn offering(self, capability: Capability) -> Self {
         self.state.lock().capabilities.insert(capability);
+        self
+    }
+
+    /// Says of a machine only that it exists.
+    #[must_use]
+    pub fn vague(self) -> Self {
+        self.state.lock().is_vague = true;
         self
     }
 

@@ -586,7 +586,7 @@ async fn another_account_finds_nothing_whatever_it_asks() {
     }
 }
 
-#[tokio::test]
+#[actix::test]
 async fn rul_l_34_a_checkpoint_is_recorded_only_over_the_fields_that_it_was_built_from() {
     for db in Backend::all().await {
         let account = db.account().await.id;
