@@ -44,7 +44,10 @@ impl SandboxAdapter for FakeSandbox {
     fn get<'a>(&'a self, handle: &'a Handle) -> Answer<'a, Info> {
         let name = handle.name.clone();
         Box::pin(self.perform(Op::Get, &handle.name, None, move |state| {
-            let state = state.lock().machine(&name)?.state;
+            let mut inner = state.lock();
+            let vague = inner.is_vague.then_some(RunState::Unknown);
+            let state = vague.unwrap_or(inner.machine(&name)?.state);
+            inner.machine(&name)?;
             Ok(Info { state, path: None })
         }))
     }

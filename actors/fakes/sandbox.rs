@@ -84,6 +84,8 @@ pub(super) struct Inner {
     /// Disks, by global id; they outlive their machine.
     pub checkpoints: BTreeMap<String, Files>,
     pub marks_replay: bool,
+    /// `get` says that a machine exists, never how it is (RUL-L-115).
+    pub is_vague: bool,
     program: Program,
 }
 
@@ -247,6 +249,7 @@ impl FakeSandbox {
             ]),
             checkpoints: BTreeMap::new(),
             marks_replay: true,
+            is_vague: false,
             program: vocabulary(),
         };
         Self {
@@ -286,9 +289,23 @@ impl FakeSandbox {
         self
     }
 
+    /// Says of a machine only that it exists.
+    #[must_use]
+    pub fn vague(self) -> Self {
+        self.state.lock().is_vague = true;
+        self
+    }
+
     /// The ids of the checkpoints that exist.
     pub fn checkpoints(&self) -> Vec<String> {
         self.state.lock().checkpoints.keys().cloned().collect()
+    }
+
+    /// From now on every checkpoint id means another disk (field-lessons P77).
+    pub fn mix_up_checkpoints(&self) {
+        for disk in self.state.lock().checkpoints.values_mut() {
+            disk.clear();
+        }
     }
 
     /// Refuses requests of an older epoch, as our own servers do (RUL-L-2).
