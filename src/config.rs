@@ -256,6 +256,7 @@ pub fn settings(env: &Environment, base: Settings) -> Result<Settings, ConfigErr
         }
     }
     settings.runners_enabled = env.flag("SANDBOX_RUNNERS_ENABLED", settings.runners_enabled)?;
+    settings.checkpoint_creation = env.flag("CHECKPOINT_CREATION_ENABLED", settings.checkpoint_creation)?;
     if let Some(minutes) = env.number("SANDBOX_IDLE_TIMEOUT_MINUTES")? {
         settings.idle_timeout = (minutes > 0).then(|| Duration::from_secs(minutes.unsigned_abs() * 60));
     }

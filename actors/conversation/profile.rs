@@ -4,6 +4,7 @@
 //! Values of secrets leave here into process environments, the environment file and the redactor, and nowhere else.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -17,11 +18,12 @@ use crate::acp::{McpError, mcp_servers};
 use crate::domain::account::{NewApiKey, Scope};
 use crate::domain::agent::Agent;
 use crate::domain::conversation::{Conversation, SandboxApiAccess};
-use crate::domain::environment::{Environment, EnvironmentConfig, NetworkingType, SecretBundle};
+use crate::domain::environment::{Environment, NetworkingType, Repository, SecretBundle};
 use crate::domain::event::Stage;
 use crate::domain::machine::Machine;
 use crate::domain::policy::{EffectivePolicy, PermissionPolicy};
 use crate::domain::{AccountId, ConversationId, Refusal, SpawnId};
+use crate::machine::groundwork::{Checkout, Groundwork, Install, Manager, Setup, WarmStart};
 use crate::machine::messages::{BuildPlan, PlannedFile, Unsupported};
 use crate::ports::World;
 use crate::ports::clock::after;
@@ -144,10 +146,11 @@ impl Profile {
     }
 
     /// The plan of a build, or what a reattach rewrites.
-    pub fn plan(&self, world: &World, key: Option<NewApiKey>) -> BuildPlan {
+    pub fn plan(&self, world: &World, key: Option<NewApiKey>, token: Option<&SecretString>) -> BuildPlan {
         BuildPlan {
             fingerprint: self.fingerprint(),
             policy: self.network(),
+            groundwork: self.groundwork(world, token),
             unsupported: self.unsupported(),
             callback_key: key,
             files: self.files(world),
@@ -177,6 +180,58 @@ impl Profile {
         files
     }
 
+    /// What a cold build does first. The callback key reaches the setup script through its process only.
+    fn groundwork(&self, world: &World, token: Option<&SecretString>) -> Groundwork {
+        let Some(config) = self.environment.as_ref().map(|environment| &environment.config) else {
+            return Groundwork::default();
+        };
+        let install = |manager: Manager, word: &str| {
+            let names = config.packages.get(word).filter(|names| !names.is_empty())?.clone();
+            Some(Install { manager, names })
+        };
+        let secret = |key: &String| {
+            self.secrets
+                .vault
+                .get(key)
+                .or_else(|| self.secrets.environment.get(key))
+        };
+        let checkout = |repository: &Repository| Checkout {
+            url: repository.url.clone(),
+            mount_path: repository.mount_path.clone(),
+            reference: repository.r#ref.clone().filter(|name| !name.is_empty()),
+            secret_key: repository.secret_key.clone().filter(|key| !key.is_empty()),
+            token: repository.secret_key.as_ref().and_then(secret).cloned(),
+        };
+        let setup = (!config.setup_script.trim().is_empty()).then(|| Setup {
+            script: config.setup_script.clone(),
+            limit: Duration::from_secs(config.setup_timeout_seconds.clamp(1, 900).unsigned_abs()),
+            env: self.with_sources(Some(world), token, |sources| sources.process()),
+            dir: layout::HOME.into(),
+        });
+        let mut groundwork = Groundwork {
+            installs: [install(Manager::Apt, "apt"), install(Manager::Npm, "npm")]
+                .into_iter()
+                .flatten()
+                .collect(),
+            checkouts: config.repositories.iter().map(checkout).collect(),
+            setup,
+            warm: None,
+        };
+        let is_bare = groundwork.installs.is_empty() && groundwork.checkouts.is_empty() && groundwork.setup.is_none();
+        groundwork.warm = self
+            .machine
+            .environment_id
+            .filter(|_| !is_bare)
+            .map(|environment| WarmStart {
+                account: self.conversation.account_id,
+                environment,
+                vault: self.machine.vault_id,
+                fingerprint: config.warm_start_fingerprint(),
+                skills: String::new(),
+            });
+        groundwork
+    }
+
     /// What this release cannot build is refused in its own stage, never left out (RUL-52).
     fn unsupported(&self) -> Vec<Unsupported> {
         let mut missing = Vec::new();
@@ -188,22 +243,6 @@ impl Profile {
                 });
             }
         };
-        if let Some(EnvironmentConfig {
-            packages,
-            repositories,
-            setup_script,
-            ..
-        }) = self.environment.as_ref().map(|environment| &environment.config)
-        {
-            let packages = packages.values().any(|names| !names.is_empty());
-            lack(packages, Stage::Packages, "packages of an environment");
-            lack(!repositories.is_empty(), Stage::Clone, "repositories of an environment");
-            lack(
-                !setup_script.trim().is_empty(),
-                Stage::Setup,
-                "setup scripts of an environment",
-            );
-        }
         if let Some(agent) = &self.agent {
             lack(!agent.config.skills.is_empty(), Stage::Setup, "skills of an agent");
             let servers = Value::Object(agent.config.mcp_servers.clone()).to_string();

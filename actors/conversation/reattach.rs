@@ -33,6 +33,7 @@ use crate::ports::clock::after;
 use crate::ports::sandbox::{Command, FrameStream, Handle, SandboxAdapter, SandboxError};
 use crate::ports::store::StoreError;
 use crate::ports::store::transcript::Effect;
+use crate::retry::{Jitter, Policy};
 use crate::runtimes::layout;
 
 /// The time in which a turn may be taken back.
@@ -45,6 +46,23 @@ pub(super) struct Window {
     announced: bool,
     /// An attempt is out.
     trying: bool,
+    /// Attempts in a row that came to nothing.
+    failures: u32,
+    /// The last one failed because nobody can say what the machine may reach.
+    is_unguarded: bool,
+}
+
+/// The reason of a turn whose machine may reach nobody knows what (RUL-L-97).
+const POLICY: &str = "network_policy_unverified";
+
+/// How attempts follow each other inside the window: twice the first wait each time, eight times it at most.
+fn cadence(first: std::time::Duration) -> Policy {
+    Policy {
+        base: first,
+        cap: first * 8,
+        attempts: None,
+        jitter: Jitter::UpperHalf,
+    }
 }
 
 /// What one attempt came to.
@@ -83,6 +101,8 @@ impl ConversationActor {
             began: Instant::now(),
             announced: false,
             trying: false,
+            failures: 0,
+            is_unguarded: false,
         });
         self.rearm_permission(ctx);
         let (store, settings) = (self.world.store.clone(), self.world.settings.clone());
@@ -185,7 +205,11 @@ impl ConversationActor {
             }
             Attempt::Later(why) => {
                 tracing::debug!(conversation.id = %self.id, why, announced, "the turn is not taken back yet");
-                ctx.run_later(self.world.settings.reconnect_retry, |actor, ctx| {
+                window.failures += 1;
+                window.is_unguarded = why == POLICY;
+                let wait =
+                    cadence(self.world.settings.reconnect_retry).delay(window.failures, &mut || self.world.rng.unit());
+                ctx.run_later(wait, |actor, ctx| {
                     if actor.work == Some(Work::Reattaching) {
                         actor.try_attach(ctx);
                     }
@@ -280,7 +304,9 @@ impl ConversationActor {
             .bound
             .as_ref()
             .is_some_and(|bound| bound.machine.provider == Provider::Runner);
-        let reason = if is_runner {
+        let reason = if window.is_unguarded {
+            POLICY
+        } else if is_runner {
             "runner_reconnect_timeout"
         } else {
             "provider_reconnect_timeout"
@@ -323,7 +349,7 @@ impl Attempting {
         };
         let callback = profile.callback(&self.world);
         let (row, minted) = callback.map(|callback| (callback.row, callback.secret)).unzip();
-        let plan = profile.plan(&self.world, row);
+        let plan = profile.plan(&self.world, row, minted.as_ref());
         let confirm = ConfirmUp {
             conversation: self.conversation.id,
             server_epoch: self.epoch,
@@ -339,6 +365,8 @@ impl Attempting {
             }
             Ok(Confirmed::NotBuilt(_)) => return (false, Attempt::Orphan(OrphanReason::NoActiveSession)),
             Err(MachineError::Store(StoreError::Stale(_))) => return (false, Attempt::Superseded),
+            // The machine answered and was claimed, so the reattach was announced with that.
+            Err(MachineError::PolicyUnverified) => return (self.announce, Attempt::Later(POLICY)),
             Err(_) => return (false, Attempt::Later("machine")),
         };
         profile.machine = machine.clone();

@@ -150,7 +150,7 @@ impl ConversationActor {
                     let provision = Provision {
                         conversation: profile.conversation.id,
                         server_epoch: epoch,
-                        plan: profile.plan(&world, row),
+                        plan: profile.plan(&world, row, secret.as_ref()),
                     };
                     match engine.ask_machine(machine.id, provision).await {
                         Ok(Provisioned { machine, built: true }) => Built::Up(Box::new(machine), Freshness::New),

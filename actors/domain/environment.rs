@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
+use crate::domain::machine::Provider;
 use crate::domain::{AccountId, EnvironmentId, Moment, SecretId, VaultId};
 use crate::vocabulary;
 
@@ -67,6 +69,53 @@ impl EnvironmentConfig {
             && self.networking_type == other.networking_type
             && self.networking_config == other.networking_config
             && self.repositories == other.repositories
+    }
+
+    /// Digest of the fields of [`Self::same_warm_start`]; two configurations that differ in one of them differ in it.
+    pub fn warm_start_fingerprint(&self) -> String {
+        let fields = serde_json::json!([
+            self.packages,
+            self.env_vars,
+            self.setup_script,
+            self.setup_timeout_seconds,
+            self.networking_type.as_str(),
+            self.networking_config,
+            self.repositories,
+        ]);
+        Sha256::digest(fields.to_string())
+            .iter()
+            .fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
+    }
+}
+
+/// A warm start: the checkpoint that builds of an environment begin from, and what tells whose it is (RUL-L-34).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnvironmentCheckpoint {
+    /// As the provider knows it.
+    pub id: String,
+    #[serde(with = "provider_word")]
+    pub provider: Provider,
+    pub vault_id: Option<VaultId>,
+    /// Of the warm-start fields that it was built from.
+    pub fingerprint: String,
+    /// Digest of the GitHub skills in it; empty: none.
+    pub skills: String,
+    /// What its marker file holds.
+    pub marker: String,
+}
+
+mod provider_word {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use super::Provider;
+
+    pub fn serialize<S: Serializer>(provider: &Provider, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(provider.as_str())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Provider, D::Error> {
+        let word = String::deserialize(deserializer)?;
+        word.parse().map_err(|_| D::Error::custom("no such provider"))
     }
 }
 

@@ -17,6 +17,8 @@ pub struct Settings {
     pub runners_enabled: bool,
     /// Given to machines as `FOUNTAIN_BASE_URL`.
     pub public_url: String,
+    /// Environment checkpoints are taken after cold builds, where the provider can.
+    pub checkpoint_creation: bool,
     /// None: never parked for idleness.
     pub idle_timeout: Option<Duration>,
     /// None: no ceiling.
@@ -70,6 +72,7 @@ impl Default for Settings {
             default_provider: Provider::Sprites,
             runners_enabled: true,
             public_url: "http://127.0.0.1:4000".into(),
+            checkpoint_creation: false,
             idle_timeout: Some(seconds(60 * 60)),
             max_lifetime: None,
             cap_ceiling: 20,

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
@@ -43,7 +44,10 @@ impl SandboxAdapter for FakeSandbox {
     fn get<'a>(&'a self, handle: &'a Handle) -> Answer<'a, Info> {
         let name = handle.name.clone();
         Box::pin(self.perform(Op::Get, &handle.name, None, move |state| {
-            let state = state.lock().machine(&name)?.state;
+            let mut inner = state.lock();
+            let vague = inner.is_vague.then_some(RunState::Unknown);
+            let state = vague.unwrap_or(inner.machine(&name)?.state);
+            inner.machine(&name)?;
             Ok(Info { state, path: None })
         }))
     }
@@ -68,9 +72,7 @@ impl SandboxAdapter for FakeSandbox {
         let name = handle.name.clone();
         Box::pin(self.perform(Op::Suspend, &handle.name, epoch, move |state| {
             let mut inner = state.lock();
-            if !inner.capabilities.contains(&Capability::Suspend) {
-                return Err(SandboxError::NotSupported);
-            }
+            inner.offers(Capability::Suspend)?;
             let machine = inner.machine(&name)?;
             machine.state = RunState::Suspended;
             machine.stop_processes();
@@ -109,16 +111,36 @@ impl SandboxAdapter for FakeSandbox {
         options: ExecOptions,
     ) -> Answer<'a, ExecOutput> {
         let mut spawn = self.spawned(handle, command, arguments, options.env, options.dir);
-        let shared = Arc::clone(&self.state);
-        Box::pin(self.perform(Op::Exec, &handle.name, options.epoch, move |_| {
-            Self::launch(&shared, &mut spawn, false)?;
-            let mut inner = shared.lock();
-            let session = inner.session(&spawn.machine, &spawn.session_id)?;
-            // A command that did not end by itself was dropped: never partial output.
-            let code = session.exit_code.ok_or_else(super::sessions::closed)?;
-            let output = session.output(options.stderr_to_stdout);
-            Ok(ExecOutput { output, code })
-        }))
+        Box::pin(async move {
+            let limit = options.timeout;
+            if limit == Some(Duration::ZERO) {
+                // There is no time for it, so nothing is sent (sandbox-contract 8).
+                return Err(exec_timeout(Duration::ZERO));
+            }
+            let shared = Arc::clone(&self.state);
+            let started = self.perform(Op::Exec, &handle.name, options.epoch, move |state| {
+                let seen = state
+                    .lock()
+                    .running(&spawn.machine)?
+                    .looked_at(&spawn.command, &spawn.arguments);
+                match seen {
+                    Some(output) => Ok(Started::Looked(output)),
+                    None => Self::launch_without_input(&shared, &mut spawn).map(Started::Runs),
+                }
+            });
+            let run = async {
+                match started.await? {
+                    Started::Looked(output) => Ok(output),
+                    Started::Runs(frames) => collect(frames, options.stderr_to_stdout).await,
+                }
+            };
+            match limit {
+                None => run.await,
+                Some(limit) => tokio::time::timeout(limit, run)
+                    .await
+                    .unwrap_or_else(|_| Err(exec_timeout(limit))),
+            }
+        })
     }
 
     fn spawn<'a>(
@@ -131,7 +153,10 @@ impl SandboxAdapter for FakeSandbox {
         let mut spawn = self.spawned(handle, command, arguments, options.env, options.dir);
         let shared = Arc::clone(&self.state);
         let provider = self.provider;
-        Box::pin(self.perform(Op::Spawn, &handle.name, None, move |_| {
+        Box::pin(self.perform(Op::Spawn, &handle.name, None, move |state| {
+            if options.tty {
+                state.lock().offers(Capability::Tty)?;
+            }
             let (reference, frames) = Self::launch(&shared, &mut spawn, options.stdin)?;
             let command = Command {
                 provider,
@@ -212,19 +237,29 @@ impl SandboxAdapter for FakeSandbox {
         }))
     }
 
-    fn terminate_session<'a>(&'a self, handle: &'a Handle, session_id: &'a str, _: Terminate) -> Answer<'a, ()> {
+    fn terminate_session<'a>(&'a self, handle: &'a Handle, session_id: &'a str, how: Terminate) -> Answer<'a, ()> {
         let (name, session_id) = (handle.name.clone(), session_id.to_owned());
-        Box::pin(self.perform(Op::Terminate, &handle.name, None, move |state| {
-            let mut inner = state.lock();
-            if !inner.capabilities.contains(&Capability::TerminateSession) {
-                return Err(SandboxError::NotSupported);
-            }
-            // Ending what is not there is done.
-            if let Ok(session) = inner.session(&name, &session_id) {
-                session.exit(137);
-            }
-            Ok(())
-        }))
+        Box::pin(async move {
+            how.check(&session_id)?;
+            self.perform(Op::Terminate, &handle.name, None, move |state| {
+                let mut inner = state.lock();
+                inner.offers(Capability::TerminateSession)?;
+                let is_forced = how.mode == TerminateMode::Force;
+                if is_forced {
+                    inner.offers(Capability::ForceTerminateSession)?;
+                    inner.machine(&name)?;
+                }
+                match inner.session(&name, &session_id) {
+                    Ok(session) => session.exit(137),
+                    // There is no proof that a process was killed which nobody knows.
+                    Err(_) if is_forced => return Err(SandboxError::Unavailable("termination_unconfirmed".into())),
+                    // Ending what is not there is done.
+                    Err(_) => {}
+                }
+                Ok(())
+            })
+            .await
+        })
     }
 
     fn apply_network_policy<'a>(
@@ -236,9 +271,7 @@ impl SandboxAdapter for FakeSandbox {
         let (name, policy) = (handle.name.clone(), policy.clone());
         Box::pin(self.perform(Op::Policy, &handle.name, epoch, move |state| {
             let mut inner = state.lock();
-            if !inner.capabilities.contains(&Capability::NetworkPolicy) {
-                return Err(SandboxError::NotSupported);
-            }
+            inner.offers(Capability::NetworkPolicy)?;
             inner.machine(&name)?.policy = Some(policy);
             Ok(())
         }))
@@ -248,9 +281,7 @@ impl SandboxAdapter for FakeSandbox {
         let name = handle.name.clone();
         Box::pin(self.perform(Op::PolicyRead, &handle.name, None, move |state| {
             let mut inner = state.lock();
-            if !inner.capabilities.contains(&Capability::NetworkPolicy) {
-                return Err(SandboxError::NotSupported);
-            }
+            inner.offers(Capability::NetworkPolicy)?;
             // Nothing applied means that everything is allowed.
             Ok(inner.machine(&name)?.policy.clone().unwrap_or_else(|| NetworkPolicy {
                 allow: vec!["*".into()],
@@ -258,10 +289,74 @@ impl SandboxAdapter for FakeSandbox {
         }))
     }
 
+    fn create_checkpoint<'a>(&'a self, handle: &'a Handle, _: &'a str, epoch: Option<Epoch>) -> Answer<'a, String> {
+        Box::pin(self.checkpoint(handle, Capability::Checkpoint, epoch))
+    }
+
+    fn create_checkpoint_once<'a>(&'a self, handle: &'a Handle, how: &'a CheckpointOnce) -> Answer<'a, String> {
+        Box::pin(async move {
+            how.check()?;
+            self.checkpoint(handle, Capability::CreateCheckpointOnce, how.epoch)
+                .await
+        })
+    }
+
+    fn restore_checkpoint<'a>(&'a self, handle: &'a Handle, id: &'a str, epoch: Option<Epoch>) -> Answer<'a, ()> {
+        let (name, id) = (handle.name.clone(), id.to_owned());
+        Box::pin(self.perform(Op::Restore, &handle.name, epoch, move |state| {
+            let mut inner = state.lock();
+            inner.offers(Capability::Checkpoint)?;
+            inner.running(&name)?;
+            let disk = inner.checkpoints.get(&id).cloned().ok_or(SandboxError::NotFound)?;
+            let machine = inner.running(&name)?;
+            machine.files = disk;
+            machine.stop_processes();
+            Ok(())
+        }))
+    }
+
+    fn delete_checkpoint<'a>(&'a self, handle: &'a Handle, id: &'a str, epoch: Option<Epoch>) -> Answer<'a, ()> {
+        let id = id.to_owned();
+        Box::pin(self.perform(Op::DeleteCheckpoint, &handle.name, epoch, move |state| {
+            let mut inner = state.lock();
+            inner.offers(Capability::Checkpoint)?;
+            // Already gone is success.
+            inner.checkpoints.remove(&id);
+            Ok(())
+        }))
+    }
+
+    fn create_new<'a>(&'a self, name: &'a str, how: CreateNew) -> Answer<'a, Handle> {
+        let mut handle = self.handle(name);
+        Box::pin(async move {
+            how.check()?;
+            self.perform(Op::Create, name, how.epoch, move |state| {
+                let mut inner = state.lock();
+                inner.offers(Capability::CreateNew)?;
+                if inner.machines.contains_key(&handle.name) {
+                    return Err(SandboxError::AlreadyExists);
+                }
+                let disk = inner.draw();
+                inner.machines.insert(handle.name.clone(), FakeMachine::new(disk));
+                handle.instance_id = Some(format!("instance-{disk}"));
+                Ok(handle)
+            })
+            .await
+        })
+    }
+
+    fn destroy_once<'a>(&'a self, handle: &'a Handle, how: DestroyOnce) -> Answer<'a, ()> {
+        Box::pin(async move {
+            how.check()?;
+            self.state.lock().offers(Capability::DestroyOnce)?;
+            self.destroy(handle, how.epoch).await
+        })
+    }
+
     fn public_url<'a>(&'a self, handle: &'a Handle) -> LocalBoxFuture<'a, Result<String, PublicUrlError>> {
         Box::pin(async move {
             let mut inner = self.state.lock();
-            if !inner.capabilities.contains(&Capability::PublicUrl) {
+            if inner.offers(Capability::PublicUrl).is_err() {
                 return Err(PublicUrlError::Unsupported);
             }
             inner.machine(&handle.name).map_err(PublicUrlError::Failed)?;
@@ -271,6 +366,25 @@ impl SandboxAdapter for FakeSandbox {
 }
 
 impl FakeSandbox {
+    /// Keeps a copy of the disk under an id that every machine can restore.
+    async fn checkpoint(
+        &self,
+        handle: &Handle,
+        needed: Capability,
+        epoch: Option<Epoch>,
+    ) -> Result<String, SandboxError> {
+        let name = handle.name.clone();
+        self.perform(Op::Checkpoint, &handle.name, epoch, move |state| {
+            let mut inner = state.lock();
+            inner.offers(needed)?;
+            let files = inner.running(&name)?.files.clone();
+            let id = format!("{name}.v{}", inner.draw());
+            inner.checkpoints.insert(id.clone(), files);
+            Ok(id)
+        })
+        .await
+    }
+
     fn spawned(&self, handle: &Handle, command: &str, arguments: &[String], env: Env, dir: Option<String>) -> Spawn {
         Spawn {
             machine: handle.name.clone(),
@@ -282,4 +396,32 @@ impl FakeSandbox {
             dir,
         }
     }
+}
+
+/// What an `exec` came to at once.
+enum Started {
+    Looked(ExecOutput),
+    Runs(FrameStream),
+}
+
+/// Waits for a command's verdict. One that ended without one gives no output.
+async fn collect(mut frames: FrameStream, stderr_too: bool) -> Result<ExecOutput, SandboxError> {
+    let mut output = Vec::new();
+    while let Some(frame) = frames.recv().await {
+        match frame {
+            Frame::Stdout(held) => output.extend_from_slice(&held.bytes),
+            Frame::Stderr(held) if stderr_too => output.extend_from_slice(&held.bytes),
+            Frame::Stderr(_) | Frame::ReplayEnd { .. } => {}
+            Frame::Exit(code) => {
+                let output = output.into();
+                return Ok(ExecOutput { output, code });
+            }
+            Frame::Error(error) => return Err(error),
+        }
+    }
+    Err(super::sessions::closed())
+}
+
+fn exec_timeout(limit: Duration) -> SandboxError {
+    SandboxError::Unavailable(format!("exec_timeout {}", limit.as_millis()))
 }

@@ -12,7 +12,8 @@ vocabulary! {
         Create = "create", Get = "get", Destroy = "destroy", Suspend = "suspend", Resume = "resume",
         List = "list", WriteFile = "write_file", Exec = "exec", Spawn = "spawn", Attach = "attach",
         WriteStdin = "write_stdin", ListSessions = "list_sessions", Terminate = "terminate", Policy = "policy",
-        PolicyRead = "policy_read",
+        PolicyRead = "policy_read", Checkpoint = "checkpoint", Restore = "restore",
+        DeleteCheckpoint = "delete_checkpoint",
     }
 }
 

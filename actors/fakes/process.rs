@@ -50,6 +50,11 @@ impl Stdio {
         self.state.exit(&self.machine, &self.session, code);
     }
 
+    /// The process is lost: everybody hears `closed_before_exit`, now and at every later attach.
+    pub fn vanish(&self) {
+        self.state.end_without_verdict(&self.machine, &self.session);
+    }
+
     /// Every attachment of now ends without a verdict; the process lives.
     pub fn drop_connections(&self) {
         self.state.drop_connections(&self.machine, &self.session);
@@ -92,7 +97,7 @@ impl FakeProcess for Instructions {
                 Some(("err", text)) => stdio.stderr(text.to_owned()),
                 Some(("exit", code)) => return stdio.exit(code.parse().unwrap_or(1)),
                 _ if word == "stay" => return,
-                _ if word == "drop" => return stdio.drop_connections(),
+                _ if word == "drop" => return stdio.vanish(),
                 _ => {}
             }
         }

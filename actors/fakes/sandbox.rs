@@ -18,12 +18,15 @@ use crate::domain::machine::Provider;
 use crate::ports::Clock;
 use crate::ports::sandbox::*;
 
+/// What a machine's disk holds: contents and modes by path.
+pub(super) type Files = BTreeMap<String, (Bytes, Option<u32>)>;
+
 /// A fake machine.
 pub(super) struct FakeMachine {
     pub state: RunState,
     /// Tells one disk of a name from the next.
-    disk: u64,
-    pub files: BTreeMap<String, (Bytes, Option<u32>)>,
+    pub disk: u64,
+    pub files: Files,
     pub sessions: Vec<FakeSession>,
     pub policy: Option<NetworkPolicy>,
 }
@@ -44,6 +47,28 @@ impl FakeMachine {
             session.exit(137);
         }
     }
+
+    /// The two programs that every fake machine has, because somebody must be able to look at its files: `cat PATH` and
+    /// `stat -c %a PATH`. None for any other command.
+    pub fn looked_at(&self, command: &str, arguments: &[String]) -> Option<ExecOutput> {
+        let path = match (command, arguments) {
+            ("cat", [path]) => path,
+            ("stat", [flag, format, path]) if flag == "-c" && format == "%a" => path,
+            _ => return None,
+        };
+        let Some((content, mode)) = self.files.get(path) else {
+            // The complaint went to stderr.
+            return Some(ExecOutput {
+                output: Bytes::new(),
+                code: 1,
+            });
+        };
+        let output = match command {
+            "cat" => content.clone(),
+            _ => format!("{:o}\n", mode.unwrap_or(0o644)).into(),
+        };
+        Some(ExecOutput { output, code: 0 })
+    }
 }
 
 pub(super) struct Inner {
@@ -56,7 +81,11 @@ pub(super) struct Inner {
     honours_epochs: bool,
     highest: HashMap<String, Epoch>,
     pub capabilities: BTreeSet<Capability>,
+    /// Disks, by global id; they outlive their machine.
+    pub checkpoints: BTreeMap<String, Files>,
     pub marks_replay: bool,
+    /// `get` says that a machine exists, never how it is (RUL-L-115).
+    pub is_vague: bool,
     program: Program,
 }
 
@@ -77,6 +106,15 @@ impl Inner {
             return Err(SandboxError::Unavailable("the machine is suspended".into()));
         }
         Ok(machine)
+    }
+
+    /// Refuses what this provider does not offer.
+    pub fn offers(&self, capability: Capability) -> Result<(), SandboxError> {
+        if self.capabilities.contains(&capability) {
+            Ok(())
+        } else {
+            Err(SandboxError::NotSupported)
+        }
     }
 
     pub fn session(&mut self, machine: &str, session: &str) -> Result<&mut FakeSession, SandboxError> {
@@ -126,6 +164,12 @@ impl State {
         }
     }
 
+    pub(super) fn end_without_verdict(&self, machine: &str, session: &str) {
+        if let Ok(session) = self.lock().session(machine, session) {
+            session.end(Err(closed()));
+        }
+    }
+
     pub(super) fn drop_connections(&self, machine: &str, session: &str) {
         if let Ok(session) = self.lock().session(machine, session) {
             session.drop_connections(&closed());
@@ -135,7 +179,7 @@ impl State {
     pub(super) fn is_over(&self, machine: &str, session: &str) -> bool {
         self.lock()
             .session(machine, session)
-            .map_or(true, |session| session.exit_code.is_some())
+            .map_or(true, |session| session.verdict.is_some())
     }
 
     /// Whether a request of this epoch comes too late (RUL-L-2).
@@ -183,7 +227,7 @@ pub struct FakeSandbox {
 }
 
 impl FakeSandbox {
-    /// A provider without machines that offers everything but checkpoints.
+    /// A provider without machines, with the capabilities of sandbox-contract 4; see [`Self::offering`] for more.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         use Capability as C;
         let inner = Inner {
@@ -198,11 +242,14 @@ impl FakeSandbox {
                 C::Suspend,
                 C::NetworkPolicy,
                 C::Attach,
-                C::Tty,
                 C::PublicUrl,
                 C::TerminateSession,
+                C::ForceTerminateSession,
+                C::CreateNew,
             ]),
+            checkpoints: BTreeMap::new(),
             marks_replay: true,
+            is_vague: false,
             program: vocabulary(),
         };
         Self {
@@ -233,6 +280,32 @@ impl FakeSandbox {
     pub fn without(self, capability: Capability) -> Self {
         self.state.lock().capabilities.remove(&capability);
         self
+    }
+
+    /// Offers more than the contract's fake, for example checkpoints.
+    #[must_use]
+    pub fn offering(self, capability: Capability) -> Self {
+        self.state.lock().capabilities.insert(capability);
+        self
+    }
+
+    /// Says of a machine only that it exists.
+    #[must_use]
+    pub fn vague(self) -> Self {
+        self.state.lock().is_vague = true;
+        self
+    }
+
+    /// The ids of the checkpoints that exist.
+    pub fn checkpoints(&self) -> Vec<String> {
+        self.state.lock().checkpoints.keys().cloned().collect()
+    }
+
+    /// From now on every checkpoint id means another disk (field-lessons P77).
+    pub fn mix_up_checkpoints(&self) {
+        for disk in self.state.lock().checkpoints.values_mut() {
+            disk.clear();
+        }
     }
 
     /// Refuses requests of an older epoch, as our own servers do (RUL-L-2).
@@ -327,7 +400,7 @@ impl FakeSandbox {
         sessions
             .into_iter()
             .flatten()
-            .filter(|session| session.exit_code.is_none())
+            .filter(|session| session.verdict.is_none())
             .map(FakeSession::listed)
             .collect()
     }
@@ -449,6 +522,22 @@ impl FakeSandbox {
         Ok((reference, frames))
     }
 
+    /// Starts a command that has no input, as `exec` does: it meets the end of it at once.
+    pub(super) fn launch_without_input(state: &Arc<State>, spawn: &mut Spawn) -> Result<FrameStream, SandboxError> {
+        let (_, frames) = Self::launch(state, spawn, false)?;
+        let process = match state.lock().session(&spawn.machine, &spawn.session_id) {
+            Ok(session) if session.verdict.is_none() => Arc::clone(&session.process),
+            _ => return Ok(frames),
+        };
+        let stdio = Stdio {
+            state: Arc::clone(state),
+            machine: spawn.machine.clone(),
+            session: spawn.session_id.clone(),
+        };
+        process.lock().unwrap_or_else(PoisonError::into_inner).eof(&stdio);
+        Ok(frames)
+    }
+
     /// The process behind an attachment, to be talked to outside the state's lock.
     pub(super) fn process(
         state: &Arc<State>,
@@ -458,7 +547,7 @@ impl FakeSandbox {
         let session = inner
             .session(&command.machine, &command.session_id)
             .map_err(|_| SandboxError::CommandExited)?;
-        if !session.stdin_open {
+        if !session.stdin_open || session.is_stopped(command.reference) {
             return Err(SandboxError::CommandExited);
         }
         let stdio = Stdio {

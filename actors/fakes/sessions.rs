@@ -1,5 +1,6 @@
 //! Sessions of a fake machine: journal, replay from byte 0, attachments, one verdict (sandbox-contract 7, 8).
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -34,7 +35,10 @@ pub(super) struct FakeSession {
     pub created_at: Moment,
     pub last_activity_at: Moment,
     journal: Vec<(Pipe, Bytes)>,
-    pub exit_code: Option<i64>,
+    /// How it ended, for whoever attaches later as well (F8).
+    pub verdict: Option<Result<i64, SandboxError>>,
+    /// Local attachments that were stopped: they may write no more.
+    stopped: BTreeSet<u64>,
     attachments: Vec<(u64, mpsc::UnboundedSender<Frame>)>,
     pub process: Running,
     pub stdin_open: bool,
@@ -48,7 +52,8 @@ impl FakeSession {
             created_at: now,
             last_activity_at: now,
             journal: Vec::new(),
-            exit_code: None,
+            verdict: None,
+            stopped: BTreeSet::new(),
             attachments: Vec::new(),
             process: Arc::new(Mutex::new(process)),
             stdin_open,
@@ -69,8 +74,8 @@ impl FakeSession {
                 stderr_bytes: self.length(Pipe::Stderr),
             });
         }
-        match self.exit_code {
-            Some(code) => drop(sender.send(Frame::Exit(code))),
+        match &self.verdict {
+            Some(verdict) => drop(sender.send(frame_of(verdict))),
             None => self.attachments.push((reference, sender)),
         }
         frames
@@ -87,10 +92,15 @@ impl FakeSession {
 
     pub fn detach(&mut self, reference: u64) {
         self.attachments.retain(|(of, _)| *of != reference);
+        self.stopped.insert(reference);
+    }
+
+    pub fn is_stopped(&self, reference: u64) -> bool {
+        self.stopped.contains(&reference)
     }
 
     pub fn emit(&mut self, pipe: Pipe, bytes: Bytes, now: Moment) {
-        if self.exit_code.is_some() || bytes.is_empty() {
+        if self.verdict.is_some() || bytes.is_empty() {
             return;
         }
         self.last_activity_at = now;
@@ -100,14 +110,19 @@ impl FakeSession {
     }
 
     pub fn exit(&mut self, code: i64) {
-        if self.exit_code.is_some() {
+        self.end(Ok(code));
+    }
+
+    /// The first verdict stands.
+    pub fn end(&mut self, verdict: Result<i64, SandboxError>) {
+        if self.verdict.is_some() {
             return;
         }
-        self.exit_code = Some(code);
         self.stdin_open = false;
         for (_, sender) in self.attachments.drain(..) {
-            let _ = sender.send(Frame::Exit(code));
+            let _ = sender.send(frame_of(&verdict));
         }
+        self.verdict = Some(verdict);
     }
 
     /// Every attachment of now ends without a verdict.
@@ -123,21 +138,8 @@ impl FakeSession {
             command: Some(self.command.clone()),
             created_at: Some(self.created_at),
             last_activity_at: Some(self.last_activity_at),
-            exit_code: self.exit_code,
+            exit_code: self.verdict.as_ref().and_then(|verdict| verdict.as_ref().ok().copied()),
         }
-    }
-
-    /// All that it wrote, as one `exec` answers it.
-    pub fn output(&self, stderr_too: bool) -> Bytes {
-        let wanted = self
-            .journal
-            .iter()
-            .filter(|(pipe, _)| stderr_too || *pipe == Pipe::Stdout);
-        wanted
-            .map(|(_, bytes)| bytes.as_ref())
-            .collect::<Vec<_>>()
-            .concat()
-            .into()
     }
 }
 
@@ -147,6 +149,13 @@ pub(super) enum Replay {
     None,
     Plain,
     Marked,
+}
+
+fn frame_of(verdict: &Result<i64, SandboxError>) -> Frame {
+    match verdict {
+        Ok(code) => Frame::Exit(*code),
+        Err(error) => Frame::Error(error.clone()),
+    }
 }
 
 /// A transport that closed without a verdict.

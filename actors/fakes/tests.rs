@@ -213,3 +213,193 @@ async fn a_programmed_agent_asks_waits_and_answers() {
         "{said}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn vectors_5_6_and_24_input_session_and_file() {
+    let fake = fake();
+    let machine = made(&fake, "m").await;
+    let (command, mut frames) = fake
+        .spawn(&machine, "emit", &words(&["stay"]), with_stdin())
+        .await
+        .unwrap();
+    fake.write_stdin(&command, Bytes::from(["in", "put"].concat()))
+        .await
+        .unwrap();
+    assert_eq!(drained(&mut frames).0, "echo:input");
+    fake.spawn(&machine, "victim", &words(&["out:ready", "stay"]), with_stdin())
+        .await
+        .unwrap();
+    let sessions = fake.list_sessions(&machine).await.unwrap();
+    assert_eq!(sessions[0].command.as_deref(), Some("victim out:ready stay"));
+    let bytes = Bytes::from(["hel", "lo"].concat());
+    fake.write_file(&machine, "/deep/down", bytes, Some(0o600), None)
+        .await
+        .unwrap();
+    let look = async |command, line: &[&str]| {
+        let seen = fake
+            .exec(&machine, command, &words(line), ExecOptions::default())
+            .await
+            .unwrap();
+        (String::from_utf8_lossy(&seen.output).into_owned(), seen.code)
+    };
+    assert_eq!(look("cat", &["/deep/down"]).await, ("hello".into(), 0));
+    assert_eq!(look("stat", &["-c", "%a", "/deep/down"]).await, ("600\n".into(), 0));
+    assert_eq!(look("cat", &["/elsewhere"]).await, (String::new(), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn vector_22_a_handle_prints_provider_and_name_only() {
+    let fake = fake();
+    let mut handle = fake.handle("m");
+    handle.instance_id = Some("sekrit-token".into());
+    assert_eq!(format!("{handle:?}"), "Handle(fake, m)");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exec_has_one_deadline_for_everything() {
+    let fake = fake();
+    let machine = made(&fake, "m").await;
+    let within = |limit| ExecOptions {
+        timeout: Some(Duration::from_millis(limit)),
+        ..ExecOptions::default()
+    };
+    let line = words(&["out:x"]);
+    let before = fake.requests(Op::Exec);
+    assert_eq!(
+        fake.exec(&machine, "emit", &line, within(0)).await,
+        Err(SandboxError::Unavailable("exec_timeout 0".into()))
+    );
+    assert_eq!(fake.requests(Op::Exec), before, "nothing is dispatched");
+    fake.plan(Op::Exec, Fault::Slow(Duration::from_millis(50)));
+    assert_eq!(
+        fake.exec(&machine, "emit", &line, within(40)).await,
+        Err(SandboxError::Unavailable("exec_timeout 40".into()))
+    );
+    assert_eq!(fake.exec(&machine, "emit", &line, within(40)).await.unwrap().code, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn t16_t17_a_terminated_session_tells_its_subscribers_once_and_keeps_its_code() {
+    let fake = fake();
+    let machine = made(&fake, "m").await;
+    let line = words(&["out:ready", "stay"]);
+    let (first, mut own) = fake.spawn(&machine, "emit", &line, with_stdin()).await.unwrap();
+    let (other, mut others) = fake.spawn(&machine, "emit", &line, with_stdin()).await.unwrap();
+    fake.stop_command(&first).await;
+    assert_eq!(
+        fake.write_stdin(&first, Bytes::from_static(b"late")).await,
+        Err(SandboxError::CommandExited)
+    );
+    let (_, mut second) = fake.attach(&machine, &first.session_id).await.unwrap();
+    for how in [Terminate::GRACEFUL, Terminate::FORCE] {
+        assert_eq!(fake.terminate_session(&machine, &first.session_id, how).await, Ok(()));
+    }
+    assert!(matches!(drained(&mut second), (text, Some(Frame::Exit(137))) if text == "ready|"));
+    assert!(second.try_recv().is_err(), "one verdict");
+    assert!(matches!(drained(&mut own), (text, None) if text == "ready"));
+    let (_, mut late) = fake.attach(&machine, &first.session_id).await.unwrap();
+    assert!(matches!(drained(&mut late).1, Some(Frame::Exit(137))));
+    // T15: the neighbour still echoes.
+    fake.write_stdin(&other, Bytes::from_static(b"x")).await.unwrap();
+    assert!(drained(&mut others).0.ends_with("echo:x"));
+    assert_eq!(
+        fake.terminate_session(&machine, "nobody", Terminate::GRACEFUL).await,
+        Ok(())
+    );
+    assert_eq!(
+        fake.terminate_session(&machine, "nobody", Terminate::FORCE).await,
+        Err(SandboxError::Unavailable("termination_unconfirmed".into()))
+    );
+    assert_eq!(
+        fake.terminate_session(&fake.handle("never"), "nobody", Terminate::FORCE)
+            .await,
+        Err(SandboxError::NotFound)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn f8_a_lost_process_is_lost_for_whoever_attaches_later() {
+    let fake = fake();
+    let machine = made(&fake, "m").await;
+    let line = words(&["out:partial", "drop"]);
+    let (command, mut frames) = fake.spawn(&machine, "emit", &line, with_stdin()).await.unwrap();
+    let (_, mut late) = fake.attach(&machine, &command.session_id).await.unwrap();
+    for frames in [&mut frames, &mut late] {
+        let (text, verdict) = drained(frames);
+        assert!(text.starts_with("partial"), "{text}");
+        assert!(
+            matches!(&verdict, Some(Frame::Error(SandboxError::Unavailable(why))) if why == CLOSED_BEFORE_EXIT),
+            "{verdict:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_checkpoint_keeps_files_and_every_machine_can_restore_it() {
+    let fake = fake().offering(Capability::Checkpoint);
+    let (one, two) = (made(&fake, "one").await, made(&fake, "two").await);
+    let write = async |machine: &Handle, text: &'static str| {
+        let bytes = Bytes::from_static(text.as_bytes());
+        fake.write_file(machine, "/a", bytes, None, None).await.unwrap();
+    };
+    write(&one, "before").await;
+    let id = fake.create_checkpoint(&one, "comment", None).await.unwrap();
+    write(&one, "after").await;
+    fake.destroy(&one, None).await.unwrap();
+    let (_, mut frames) = fake.spawn(&two, "emit", &words(&["stay"]), with_stdin()).await.unwrap();
+    assert_eq!(fake.restore_checkpoint(&two, &id, None).await, Ok(()));
+    assert_eq!(fake.file("two", "/a").unwrap().0, "before");
+    assert!(matches!(drained(&mut frames).1, Some(Frame::Exit(137))), "sessions end");
+    for _ in 0..2 {
+        assert_eq!(fake.delete_checkpoint(&two, &id, None).await, Ok(()));
+    }
+    assert_eq!(
+        fake.restore_checkpoint(&two, &id, None).await,
+        Err(SandboxError::NotFound)
+    );
+    fake.plan(Op::Checkpoint, Fault::LostAnswer);
+    assert!(fake.create_checkpoint(&two, "", None).await.is_err());
+    assert_eq!(
+        fake.checkpoints().len(),
+        1,
+        "the answer was lost, the checkpoint was not"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn rul_l_2_every_operation_with_an_epoch_is_judged_by_it() {
+    let fake = fake().honouring_epochs().offering(Capability::Checkpoint);
+    fake.create("m", Some(Epoch(4))).await.unwrap();
+    let machine = fake.handle("m");
+    let old = Some(Epoch(3));
+    let exec = ExecOptions {
+        epoch: old,
+        ..ExecOptions::default()
+    };
+    let policy = NetworkPolicy { allow: Vec::new() };
+    let answers = [
+        fake.create("m", old).await.map(drop),
+        fake.create_new(
+            "m",
+            CreateNew {
+                epoch: old,
+                ..CreateNew::default()
+            },
+        )
+        .await
+        .map(drop),
+        fake.suspend(&machine, old).await,
+        fake.resume(&machine, old).await,
+        fake.write_file(&machine, "/a", Bytes::new(), None, old).await,
+        fake.exec(&machine, "emit", &[], exec).await.map(drop),
+        fake.apply_network_policy(&machine, &policy, old).await,
+        fake.create_checkpoint(&machine, "", old).await.map(drop),
+        fake.restore_checkpoint(&machine, "x", old).await,
+        fake.delete_checkpoint(&machine, "x", old).await,
+        fake.destroy(&machine, old).await,
+    ];
+    for (number, answer) in answers.iter().enumerate() {
+        assert_eq!(*answer, Err(SandboxError::Invalid(STALE_EPOCH.into())), "{number}");
+    }
+    assert_eq!(fake.machines(), ["m"]);
+}

@@ -29,6 +29,8 @@ enum Unready {
     /// Another server of the conversation took over (RUL-L-8).
     Replaced,
     Refused(Refusal),
+    /// The network policy is not verified.
+    Unguarded,
     Store(StoreError),
 }
 
@@ -105,10 +107,7 @@ fn unmoved(row: &Machine, before: &Machine) -> bool {
 /// Steps 3 and 4.
 async fn prepare(site: &Site, lease: &Lease, facade: &Facade, ask: &ConfirmUp) -> Result<(), Unready> {
     if let Some(policy) = &ask.policy {
-        facade
-            .enforce(lease, policy)
-            .await
-            .map_err(|error| refusal(error, "the network policy"))?;
+        facade.enforce(site, lease, policy).await.map_err(unguarded)?;
     }
     mint_callback_key(site, ask).await?;
     let world = &site.world;
@@ -123,6 +122,15 @@ async fn prepare(site: &Site, lease: &Lease, facade: &Facade, ask: &ConfirmUp) -
         }
     }
     Ok(())
+}
+
+/// Nobody can say what the machine may reach (RUL-L-97).
+fn unguarded(error: CallError) -> Unready {
+    match error {
+        CallError::Superseded => Unready::Superseded,
+        CallError::Provider(error) if error.is_runner_offline() => Unready::Refused(ErrorCode::RunnerOffline.into()),
+        CallError::Provider(_) => Unready::Unguarded,
+    }
 }
 
 fn refusal(error: CallError, what: &str) -> Unready {
@@ -159,6 +167,7 @@ async fn not_ready(site: &Site, lease: Lease, facade: &Facade, unready: Unready)
         Unready::Superseded => return outcome::superseded(site, lease, facade.trace()).await,
         Unready::Replaced => MachineError::Superseded,
         Unready::Refused(refusal) => refusal.into(),
+        Unready::Unguarded => MachineError::PolicyUnverified,
         Unready::Store(error) => return error.into(),
     };
     let kept = Settlement {

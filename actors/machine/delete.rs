@@ -30,10 +30,13 @@ pub(crate) enum Deleted {
 /// Deletes the machine and looks until it is gone.
 pub(crate) async fn confirmed(site: &Site, machine: &Machine, facade: &Facade, fence: &Fence<'_>) -> Deleted {
     let trouble = match facade.destroy(fence).await {
-        Ok(()) => None,
+        Ok(true) => return Deleted::Confirmed,
+        Ok(false) => None,
         Err(CallError::Superseded) => return Deleted::Superseded,
         // The request never left, so a look would tell the same.
         Err(CallError::Provider(error)) if error.is_runner_offline() => return Deleted::Unconfirmed(error.class()),
+        // An operation with proof looks once; a delete that is done a moment later was accepted all the same.
+        Err(CallError::Provider(error)) if facade.deletes_with_proof() && !error.is_refusal() => None,
         // A refused or lost delete can still turn out to be done, or unnecessary.
         Err(CallError::Provider(error)) => Some(error.class()),
     };

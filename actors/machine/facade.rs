@@ -15,22 +15,28 @@ use futures_util::FutureExt;
 use serde_json::{Value, json};
 
 use super::Site;
+use super::groundwork::Line;
 use super::lease::{Fence, Lease, Superseded};
 use super::messages::PlannedFile;
 use crate::domain::machine::{Machine, Provider};
 use crate::domain::operation::{Outcome, Receipt};
-use crate::ports::sandbox::{Capability, Created, Handle, Info, NetworkPolicy, SandboxAdapter, SandboxError, Session};
-use crate::retry::Verdict;
+use crate::ports::sandbox::{
+    Capability, Created, DestroyOnce, ExecOptions, ExecOutput, Handle, Info, NetworkPolicy, SandboxAdapter,
+    SandboxError, Session,
+};
+use crate::retry::{Policy, Verdict, retry};
 
 /// The longest that any call may take (RUL-L-3); adapters have shorter limits of their own (sandbox-contract 8).
 const LONGEST_CALL: Duration = Duration::from_secs(120);
+/// What a command's own limit needs to be told over the wire.
+const EXEC_SLACK: Duration = Duration::from_secs(15);
 /// A policy call on Sprites (RUL-L-44).
 const POLICY_CALL: Duration = Duration::from_secs(90);
 
 /// Why an effect was not had.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
-    /// The guard said no; nothing was sent.
+    /// The guard said no and nothing was sent, or a server that keeps epochs has seen a newer one (RUL-L-2).
     #[error("superseded")]
     Superseded,
     #[error(transparent)]
@@ -38,6 +44,13 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
+    fn from_provider(error: SandboxError) -> Self {
+        if error.is_stale_epoch() {
+            return Self::Superseded;
+        }
+        Self::Provider(error)
+    }
+
     /// Whether the build path tries once more (sandbox-contract 8).
     pub fn verdict(&self) -> Verdict {
         match self {
@@ -153,7 +166,7 @@ impl Facade {
         let flight = lease.take_off();
         let answer = self.ask(name, bound, call).await;
         flight.landed();
-        answer.map_err(CallError::Provider)
+        answer.map_err(CallError::from_provider)
     }
 
     /// Sends one call; bounded, and a panic in it is an answer.
@@ -199,12 +212,29 @@ impl Facade {
         .await
     }
 
-    pub async fn destroy(&self, fence: &Fence<'_>) -> Result<(), CallError> {
+    pub fn deletes_with_proof(&self) -> bool {
+        self.capabilities().contains(&Capability::DestroyOnce)
+    }
+
+    /// Deletes the machine; says whether its absence is confirmed with that (RUL-L-91).
+    pub async fn destroy(&self, fence: &Fence<'_>) -> Result<bool, CallError> {
         let epoch = Some(fence.lease().epoch());
+        if self.deletes_with_proof() {
+            let how = DestroyOnce {
+                epoch,
+                ..DestroyOnce::default()
+            };
+            self.effect(fence.lease(), "destroy_once", LONGEST_CALL, || {
+                self.adapter.destroy_once(&self.handle, how)
+            })
+            .await?;
+            return Ok(true);
+        }
         self.effect(fence.lease(), "destroy", LONGEST_CALL, || {
             self.adapter.destroy(&self.handle, epoch)
         })
-        .await
+        .await?;
+        Ok(false)
     }
 
     pub async fn suspend(&self, lease: &Lease) -> Result<(), CallError> {
@@ -232,8 +262,70 @@ impl Facade {
         .await
     }
 
-    /// Applies a policy and, where the provider can, reads it back (promise 9, RUL-L-97). Answers the evidence.
-    pub async fn enforce(&self, lease: &Lease, policy: &NetworkPolicy) -> Result<Value, CallError> {
+    /// Runs a command of a build to its end; a code that is not zero is an answer.
+    pub async fn exec(&self, lease: &Lease, line: &Line) -> Result<ExecOutput, CallError> {
+        self.effect(lease, "exec", line.limit + EXEC_SLACK, || {
+            let options = ExecOptions {
+                env: line.env.clone(),
+                dir: line.dir.clone(),
+                timeout: Some(line.limit),
+                stderr_to_stdout: true,
+                epoch: Some(lease.epoch()),
+            };
+            self.adapter.exec(&self.handle, line.command, &line.arguments, options)
+        })
+        .await
+    }
+
+    /// Puts the machine's disk back to a checkpoint.
+    pub async fn restore(&self, lease: &Lease, id: &str) -> Result<(), CallError> {
+        let epoch = Some(lease.epoch());
+        self.effect(lease, "restore", LONGEST_CALL, || {
+            self.adapter.restore_checkpoint(&self.handle, id, epoch)
+        })
+        .await
+    }
+
+    /// Takes a checkpoint, within `bound`, and answers its id.
+    pub async fn create_checkpoint(&self, lease: &Lease, comment: &str, bound: Duration) -> Result<String, CallError> {
+        let epoch = Some(lease.epoch());
+        self.effect(lease, "checkpoint", bound, || {
+            self.adapter.create_checkpoint(&self.handle, comment, epoch)
+        })
+        .await
+    }
+
+    pub async fn delete_checkpoint(&self, lease: &Lease, id: &str) -> Result<(), CallError> {
+        let epoch = Some(lease.epoch());
+        self.effect(lease, "delete_checkpoint", LONGEST_CALL, || {
+            self.adapter.delete_checkpoint(&self.handle, id, epoch)
+        })
+        .await
+    }
+
+    /// Which service this is, for what is remembered about it (RUL-L-34).
+    pub fn address(&self) -> String {
+        self.adapter.address()
+    }
+
+    /// The machine's own address for browsers, as far as it has one; a look that nothing depends on.
+    pub async fn public_url(&self) -> Option<String> {
+        let asked = AssertUnwindSafe(self.adapter.public_url(&self.handle)).catch_unwind();
+        match tokio::time::timeout(self.probe_timeout, asked).await {
+            Ok(Ok(Ok(url))) => Some(url),
+            _ => None,
+        }
+    }
+
+    /// [`Facade::enforce_once`], three times at most: one way for builds, wakes and reattaches (RUL-L-97).
+    pub async fn enforce(&self, site: &Site, lease: &Lease, policy: &NetworkPolicy) -> Result<Value, CallError> {
+        let apply = |_| self.enforce_once(lease, policy);
+        let chance = &mut || site.world.rng.unit();
+        retry(Policy::CONTRACT, chance, CallError::verdict, apply).await
+    }
+
+    /// Applies a policy and, where the provider can, reads it back (promise 9). Answers the evidence.
+    async fn enforce_once(&self, lease: &Lease, policy: &NetworkPolicy) -> Result<Value, CallError> {
         let epoch = Some(lease.epoch());
         self.effect(lease, "policy", POLICY_CALL, || {
             self.adapter.apply_network_policy(&self.handle, policy, epoch)

@@ -10,6 +10,7 @@ use actix::Message;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::groundwork::Groundwork;
 use crate::domain::account::{Actor, NewApiKey};
 use crate::domain::event::Stage;
 use crate::domain::machine::{DestroyReason, Machine, MachineState};
@@ -52,6 +53,8 @@ pub struct BuildPlan {
     pub fingerprint: String,
     /// `Some` for limited networking; the list may be empty, which denies everything (INV-29). None: unrestricted.
     pub policy: Option<NetworkPolicy>,
+    /// Packages, repositories and setup script of a cold build.
+    pub groundwork: Groundwork,
     /// In the order of their stages. Anything here fails the build before the provider is called.
     pub unsupported: Vec<Unsupported>,
     /// The key inside the machine, minted after the create; the caller keeps the plain text. None: no API access.
@@ -87,6 +90,8 @@ pub struct ProvisionFailure {
     pub reason: String,
     /// For people; never a secret.
     pub message: String,
+    /// What the setup script ended with.
+    pub exit_code: Option<i64>,
     /// The ceiling ended it: not even a first build is final then (RUL-L-31).
     pub at_ceiling: bool,
 }
@@ -293,6 +298,9 @@ pub enum MachineError {
     /// The delete is not confirmed: the row stays fenced and counted, and is tried again (RUL-L-20).
     #[error("the provider has not confirmed the delete")]
     Unconfirmed,
+    /// The network policy could not be put in force and read back: nothing may run there (RUL-L-97).
+    #[error("the network policy could not be verified")]
+    PolicyUnverified,
     /// The row is not DOOMED and owes nothing.
     #[error("the machine is not fenced")]
     NotFenced,
@@ -319,6 +327,7 @@ impl MachineError {
             }
             Self::Unconfirmed => ErrorCode::SandboxResetPending.into(),
             Self::NotFenced => ErrorCode::SandboxUnavailable.into(),
+            Self::PolicyUnverified => ErrorCode::SandboxProbeFailed.into(),
             Self::Store(error) => error.refusal(),
             Self::Crashed => ErrorCode::InternalError.into(),
         }

@@ -15,6 +15,7 @@ mod destroy;
 mod evidence;
 mod facade;
 mod fence;
+pub mod groundwork;
 mod lease;
 pub mod messages;
 pub mod names;

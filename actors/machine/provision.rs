@@ -5,7 +5,9 @@
 //! 3. A remnant of an earlier build is deleted with confirmation and its minted name given up, so that a late call of
 //!    the old build hits a name that nobody uses.
 //! 4. Create; what it found is judged by the journal ([`adopt`]). **C** row `starting`.
-//! 5. Network policy, read back. **C** callback key. Files, the environment file last.
+//! 5. Restore of the environment's checkpoint, or packages. Network policy, read back. **C** callback key. Repositories and setup script unless restored,
+//!    checkpoint. Files, the environment file
+//!    last.
 //! 6. **C** `ready` with the fingerprint, stamp and lease gone, `provision/done`.
 //!
 //! A crash leaves BUILD-STALE; the adoption pass starts a server that begins again at 1. A failure tries one delete and
@@ -13,7 +15,9 @@
 //! machine is deleted by its own owner next. A lost lease writes nothing and deletes nothing, because the taker builds.
 
 mod adopt;
+mod cold;
 mod pipeline;
+mod warm;
 
 use serde_json::json;
 use tokio::time::Instant;
@@ -57,6 +61,7 @@ impl Stop {
             stage,
             reason: reason.into(),
             message: message.into(),
+            exit_code: None,
             at_ceiling: false,
         })
     }
@@ -103,6 +108,7 @@ pub(crate) async fn provision(site: &Site, ask: Provision) -> Result<Provisioned
                 stage: Stage::Provision,
                 reason: "deadline_exceeded".into(),
                 message: "the build took too long and was given up; the next prompt builds anew".into(),
+                exit_code: None,
                 at_ceiling: true,
             }))
         }
@@ -183,9 +189,12 @@ async fn fail(
                 Some(Stage::Provision),
             ] {
                 stages.extend(stage.map(|stage| {
-                    let failed = NewStage::new(stage, StageState::Failed)
+                    let mut failed = NewStage::new(stage, StageState::Failed)
                         .with("reason", failure.reason.clone())
                         .with("message", failure.message.clone());
+                    if let Some(code) = failure.exit_code.filter(|_| stage != Stage::Provision) {
+                        failed = failed.with("exit_code", code);
+                    }
                     (conversation, failed)
                 }));
             }

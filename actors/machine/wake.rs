@@ -142,7 +142,7 @@ async fn awake(
     evidence: &str,
 ) -> Result<Usable, MachineError> {
     if let Some(policy) = &ask.policy {
-        match facade.enforce(&lease, policy).await {
+        match facade.enforce(site, &lease, policy).await {
             Ok(_) => {}
             Err(CallError::Superseded) => return Err(outcome::superseded(site, lease, facade.trace()).await),
             Err(CallError::Provider(error)) => return unguarded(site, ask, lease, facade, machine, &error).await,

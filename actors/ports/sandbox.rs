@@ -398,6 +398,11 @@ pub trait SandboxAdapter: Send + Sync {
     fn provider(&self) -> Provider;
     fn capabilities(&self) -> BTreeSet<Capability>;
 
+    /// The service behind this adapter, for what is remembered about a service and not about its kind (RUL-L-34).
+    fn address(&self) -> String {
+        self.provider().as_str().to_owned()
+    }
+
     /// Pure; no I/O.
     fn handle(&self, name: &str) -> Handle {
         Handle {

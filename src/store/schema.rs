@@ -339,6 +339,13 @@ diesel::table! {
     }
 }
 
+diesel::table! {
+    distrusted_checkpoints (address) {
+        address -> Text,
+        until -> Timestamp,
+    }
+}
+
 diesel::joinable!(agents -> environments (environment_id));
 diesel::joinable!(api_keys -> accounts (account_id));
 diesel::joinable!(conversations -> machines (machine_id));
@@ -353,6 +360,7 @@ diesel::allow_tables_to_appear_in_same_query!(
     audit_events,
     conversations,
     data_keys,
+    distrusted_checkpoints,
     environments,
     log_events,
     machines,

@@ -25,6 +25,7 @@ use fountain_actors::ports::store::machines::*;
 use fountain_actors::ports::store::runners::*;
 use fountain_actors::ports::store::transcript::*;
 use fountain_actors::ports::store::turns::*;
+use fountain_actors::ports::store::warm::*;
 use fountain_actors::ports::store::{Answer, Committed, Store, StoreError};
 use secrecy::{ExposeSecret, SecretString};
 
@@ -928,5 +929,23 @@ impl RunnerStore for Rows {
     }
     fn touch_runners(&self, _: Vec<RunnerId>, _: Moment) -> Answer<'_, ()> {
         not_here("touch_runners")
+    }
+}
+
+impl WarmStore for Rows {
+    fn environment_checkpoint(&self, _: AccountId, _: EnvironmentId) -> Answer<'_, Option<EnvironmentCheckpoint>> {
+        not_here("environment_checkpoint")
+    }
+    fn record_checkpoint(&self, _: AccountId, _: EnvironmentId, _: EnvironmentCheckpoint) -> Answer<'_, Recorded> {
+        not_here("record_checkpoint")
+    }
+    fn clear_checkpoint(&self, _: AccountId, _: EnvironmentId, _: EnvironmentCheckpoint) -> Answer<'_, bool> {
+        not_here("clear_checkpoint")
+    }
+    fn distrust_checkpoints(&self, _: String, _: Moment) -> Answer<'_, ()> {
+        not_here("distrust_checkpoints")
+    }
+    fn checkpoints_distrusted(&self, _: String, _: Moment) -> Answer<'_, bool> {
+        not_here("checkpoints_distrusted")
     }
 }

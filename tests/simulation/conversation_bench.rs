@@ -10,6 +10,7 @@ use fountain_actors::directory::{Engine, Placement};
 use fountain_actors::domain::account::{Account, Actor, Caller, NewAudit, Scope};
 use fountain_actors::domain::agent::{Agent, AgentConfig, Runtime};
 use fountain_actors::domain::conversation::{ConversationView, SandboxApiAccess};
+use fountain_actors::domain::environment::{EnvironmentConfig, NetworkingType};
 use fountain_actors::domain::event::{LogEvent, StreamFilter};
 use fountain_actors::domain::machine::{MachineMode, Provider};
 use fountain_actors::domain::settings::Settings;
@@ -130,6 +131,31 @@ impl Bench {
             verbs,
             holder: 1,
         }
+    }
+
+    /// The agent's machines get an environment that may reach one host only.
+    pub async fn limit_networking(&mut self) {
+        let (account, id) = (self.caller.account_id(), self.world.id());
+        let mut config = EnvironmentConfig::named("limited");
+        config.networking_type = NetworkingType::Limited;
+        config
+            .networking_config
+            .insert("allowed_hosts".into(), serde_json::json!(["example.com"]));
+        let created = audit(account, "environment.created");
+        let made = self
+            .world
+            .store
+            .create_environment(account, id, config, created, self.world.now());
+        made.await.unwrap();
+        let mut config = self.agent.config.clone();
+        config.environment_id = Some(id);
+        let updated = audit(account, "agent.updated");
+        let version = self.world.id();
+        let moved = self
+            .world
+            .store
+            .update_agent(account, self.agent.id, version, config, updated, self.world.now());
+        self.agent = moved.await.unwrap().value.0;
     }
 
     /// The process dies without a word and another one starts on the same rows: actors of before are forgotten, their

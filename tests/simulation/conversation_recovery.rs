@@ -97,6 +97,112 @@ async fn r_91_a_provider_that_does_not_answer_is_asked_again_and_nothing_is_orph
     bench.close().await;
 }
 
+fn down() -> Fault {
+    Fault::Refused(SandboxError::Unavailable("down".into()))
+}
+
+#[actix::test]
+async fn rul_l_97_at_a_reattach_the_policy_is_tried_for_the_window_and_then_the_agent_is_stopped() {
+    let mut bench = Bench::with(counting(600)).await;
+    bench.limit_networking().await;
+    let id = bench.launch(Some("count")).await.unwrap().view.conversation.id;
+    bench.heard(id, "<2>").await;
+    let name = bench.view(id).await.machine.name;
+    bench.kill_and_restart().await;
+    for _ in 0..500 {
+        bench.sandbox.plan(Op::PolicyRead, down());
+    }
+    let began = tokio::time::Instant::now();
+    bench.engine.boot().await.unwrap();
+    let turn = bench.ended(id, 1).await;
+    assert_eq!(turn.status, TurnStatus::Failed);
+    assert!((115..130).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    let events = bench.events(id).await;
+    assert!(
+        events
+            .iter()
+            .any(|event| event.data.contains("network_policy_unverified")),
+        "{:?}",
+        bench.stages(id, "").await
+    );
+    assert!(bench.sandbox.requests(Op::PolicyRead) > 10);
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert!(bench.sandbox.live_sessions(&name).is_empty());
+    bench.close().await;
+}
+
+#[actix::test]
+async fn rul_l_97_a_reattach_whose_policy_is_verified_late_goes_on() {
+    let mut bench = Bench::with(counting(60)).await;
+    bench.limit_networking().await;
+    let id = bench.launch(Some("count")).await.unwrap().view.conversation.id;
+    bench.heard(id, "<2>").await;
+    bench.kill_and_restart().await;
+    for _ in 0..7 {
+        bench.sandbox.plan(Op::PolicyRead, down());
+    }
+    bench.engine.boot().await.unwrap();
+    assert_eq!(bench.ended(id, 1).await.status, TurnStatus::Completed);
+    assert_eq!(bench.said(id).await, counted(60));
+    assert_eq!(
+        bench.stages(id, "reattach").await,
+        ["reattach/started", "reattach/done"]
+    );
+    bench.close().await;
+}
+
+#[actix::test]
+async fn rul_l_40_a_lost_stream_that_nobody_gives_back_fails_at_the_end_of_the_window() {
+    let bench = Bench::with(counting(600)).await;
+    let id = bench.launch(Some("count")).await.unwrap().view.conversation.id;
+    bench.heard(id, "<2>").await;
+    for _ in 0..500 {
+        bench.sandbox.plan(Op::Attach, down());
+    }
+    let began = tokio::time::Instant::now();
+    bench.sandbox.drop_connections(&bench.view(id).await.machine.name);
+    let turn = bench.ended(id, 1).await;
+    assert_eq!(turn.status, TurnStatus::Failed);
+    assert!((115..130).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+    let events = bench.events(id).await;
+    assert!(
+        events
+            .iter()
+            .any(|event| event.data.contains("provider_reconnect_timeout"))
+    );
+    bench.close().await;
+}
+
+#[actix::test]
+async fn seed_000_a_provider_that_is_down_mid_turn_costs_the_turn_nothing_inside_the_window() {
+    let bench = Bench::with(counting(60)).await;
+    let id = bench.launch(Some("count")).await.unwrap().view.conversation.id;
+    bench.heard(id, "<2>").await;
+    bench.sandbox.set_offline(true);
+    tokio::time::sleep(Duration::from_secs(90)).await;
+    assert_eq!(bench.turns(id).await[0].status, TurnStatus::Running);
+    bench.sandbox.set_offline(false);
+    assert_eq!(bench.ended(id, 1).await.status, TurnStatus::Completed);
+    assert_eq!(bench.said(id).await, counted(60), "each line once");
+    bench.close().await;
+}
+
+#[actix::test]
+async fn seed_000_a_provider_that_is_down_entirely_fails_builds_by_name_and_leaves_the_rest() {
+    let mut bench = Bench::with(counting(2)).await;
+    bench.sandbox.set_offline(true);
+    let id = bench.launch(Some("count")).await.unwrap().view.conversation.id;
+    let turn = bench.ended(id, 1).await;
+    assert_eq!(turn.status, TurnStatus::Failed);
+    assert_eq!(bench.sandbox.requests(Op::Create), 3, "bounded");
+    assert!(bench.stages(id, "provision").await.contains(&"provision/failed".into()));
+    // Configuration and logs do not ask the provider.
+    assert_eq!(bench.view(id).await.conversation.status, ConversationStatus::Failed);
+    assert!(!bench.events(id).await.is_empty());
+    bench.limit_networking().await;
+    bench.close().await;
+}
+
 #[actix::test]
 async fn rul_35_a_session_that_is_gone_orphans_the_turn() {
     let mut bench = Bench::with(counting(60)).await;

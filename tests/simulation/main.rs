@@ -21,4 +21,5 @@ mod park;
 mod passes;
 mod seam;
 mod wake;
+mod warm;
 mod world;

@@ -205,6 +205,26 @@ async fn m10_a_park_that_died_before_the_suspend_is_found_out_to_be_up() {
 }
 
 #[actix::test]
+async fn rul_l_115_a_dead_park_at_a_provider_that_says_only_exists_is_up_and_is_parked_again() {
+    let sim = Sim::with(|_| {}, |fake| fake.vague()).await;
+    let home = sim.up(MachineMode::Persistent).await;
+    sim.idle().await;
+    sim.fake.plan(Op::Suspend, Fault::NoAnswer);
+    let owner = sim.here.owner(home.machine);
+    let crash = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        owner.send(Abandon).await.unwrap();
+    };
+    let (_, ()) = tokio::join!(owner.send(sim.idle_park(home)), crash);
+    tokio::time::sleep(Duration::from_secs(121)).await;
+    assert_eq!(sim.row(home).await.state(sim.now()), MachineState::ParkStale);
+    assert!(matches!(sim.park(home).await, Ok(Parked::Recovered(_))));
+    assert_eq!(sim.status(home).await, MachineStatus::Ready);
+    assert!(matches!(sim.park(home).await, Ok(Parked::Parked(_))));
+    assert_eq!(sim.status(home).await, MachineStatus::Suspended);
+}
+
+#[actix::test]
 async fn inv_31_suspended_is_written_only_when_the_provider_said_so() {
     let sim = Sim::start().await;
     let home = sim.up(MachineMode::Persistent).await;

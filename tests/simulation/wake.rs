@@ -263,8 +263,10 @@ async fn rul_l_97_a_policy_that_cannot_be_verified_parks_the_machine_again() {
     let name = sim.row(home).await.name;
     let mut ask = sim.ensure_up(home);
     ask.policy = Some(NetworkPolicy { allow: Vec::new() });
-    sim.fake
-        .plan(Op::PolicyRead, Fault::Refused(SandboxError::Unavailable("down".into())));
+    for _ in 0..3 {
+        sim.fake
+            .plan(Op::PolicyRead, Fault::Refused(SandboxError::Unavailable("down".into())));
+    }
     let answer = sim.here.owner(home.machine).send(ask.clone()).await.unwrap();
     assert_eq!(code(answer), ErrorCode::SandboxResumeFailed);
     assert_eq!(sim.status(home).await, MachineStatus::Suspended);

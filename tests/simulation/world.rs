@@ -425,6 +425,7 @@ pub fn plan() -> BuildPlan {
     BuildPlan {
         fingerprint: "fingerprint".into(),
         policy: None,
+        groundwork: Default::default(),
         unsupported: Vec::new(),
         callback_key: None,
         files: vec![PlannedFile {
@@ -442,6 +443,11 @@ fn prompt(text: &str) -> Prompt {
         images: Vec::new(),
         client_request_id: None,
     }
+}
+
+/// For verbs that a test calls by itself.
+pub fn audited(account: AccountId, action: &'static str) -> NewAudit {
+    audit(account, action)
 }
 
 fn audit(account: AccountId, action: &'static str) -> NewAudit {

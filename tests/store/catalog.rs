@@ -5,11 +5,14 @@ use serde_json::json;
 
 use fountain::store::schema::{agent_versions, environments};
 use fountain_actors::domain::agent::{Agent, AgentConfig, AgentFilter, Runtime};
-use fountain_actors::domain::environment::{EnvironmentConfig, NetworkingType, Repository, SecretHome};
+use fountain_actors::domain::environment::{
+    EnvironmentCheckpoint, EnvironmentConfig, NetworkingType, Repository, SecretHome,
+};
 use fountain_actors::domain::machine::{MachineMode, Provider};
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::store::catalog::{CatalogStore, NewVault};
+use fountain_actors::ports::store::warm::{Recorded, WarmStore};
 
 use crate::support::{Backend, agent_config, audit, audited, id, not_found, refused_fields};
 
@@ -580,5 +583,62 @@ async fn another_account_finds_nothing_whatever_it_asks() {
                 .await,
         );
         not_found(s.create_vault(ghost, id(), vault("v"), entry(), db.tick()).await);
+    }
+}
+
+#[actix::test]
+async fn rul_l_34_a_checkpoint_is_recorded_only_over_the_fields_that_it_was_built_from() {
+    for db in Backend::all().await {
+        let account = db.account().await.id;
+        let config = rich_environment();
+        let env = environment(&db, account, config.clone()).await;
+        let of = |id: &str, config: &EnvironmentConfig| EnvironmentCheckpoint {
+            id: id.into(),
+            provider: Provider::Sprites,
+            vault_id: None,
+            fingerprint: config.warm_start_fingerprint(),
+            skills: String::new(),
+            marker: "marker".into(),
+        };
+        let s = &db.store;
+        let first = of("a.v1", &config);
+        let kept = s.record_checkpoint(account, env, first.clone()).await.unwrap();
+        assert_eq!(kept, Recorded::Kept { replaced: None });
+        assert_eq!(
+            s.environment_checkpoint(account, env).await.unwrap(),
+            Some(first.clone())
+        );
+        let second = of("b.v1", &config);
+        let kept = s.record_checkpoint(account, env, second.clone()).await.unwrap();
+        assert_eq!(
+            kept,
+            Recorded::Kept {
+                replaced: Some(first.clone())
+            }
+        );
+        assert!(
+            !s.clear_checkpoint(account, env, first).await.unwrap(),
+            "another one by now"
+        );
+        let mut changed = config.clone();
+        changed.setup_script.push_str("true");
+        s.update_environment(account, env, changed, audit(account, "environment.updated"), db.tick())
+            .await
+            .unwrap();
+        let late = s.record_checkpoint(account, env, second.clone()).await.unwrap();
+        assert_eq!(late, Recorded::Outdated);
+        assert_eq!(s.environment_checkpoint(account, env).await.unwrap(), None);
+        let other = db.account().await.id;
+        assert_eq!(
+            s.record_checkpoint(other, env, second.clone()).await.unwrap(),
+            Recorded::Outdated
+        );
+        let now = db.tick();
+        let day = now + chrono::TimeDelta::hours(24);
+        s.distrust_checkpoints("here".into(), day).await.unwrap();
+        s.distrust_checkpoints("here".into(), day).await.unwrap();
+        assert!(s.checkpoints_distrusted("here".into(), now).await.unwrap());
+        assert!(!s.checkpoints_distrusted("here".into(), day).await.unwrap());
+        assert!(!s.checkpoints_distrusted("there".into(), now).await.unwrap());
     }
 }

@@ -1,10 +1,14 @@
-//! The steps of one build, in order (RUL-L-33 as far as RUL-52 goes). Stops at the first that fails.
+//! The steps of one build, in order (RUL-L-33). Stops at the first that fails.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
+
+use serde_json::Value;
 
 use super::super::Site;
 use super::super::delete::{self, Deleted};
 use super::super::facade::{CallError, Facade};
+use super::super::groundwork::Checkout;
 use super::super::lease::Lease;
 use super::super::messages::Provision;
 use super::super::names;
@@ -28,8 +32,6 @@ pub(super) struct Build<'a> {
     /// As it stands; its name may change under way.
     pub machine: Machine,
     pub facade: Facade,
-    /// Published with the outcome.
-    done: Vec<NewStage>,
 }
 
 impl<'a> Build<'a> {
@@ -41,7 +43,6 @@ impl<'a> Build<'a> {
             ask,
             machine: claimed.machine.clone(),
             facade: Facade::of(site, &claimed.machine)?,
-            done: Vec::new(),
         })
     }
 
@@ -58,8 +59,19 @@ impl<'a> Build<'a> {
         };
         self.advance(Some(MachineEvent::CreateAnswered), created, Vec::new())
             .await?;
+        let is_warm = self.step("restore", Self::restore).await?;
+        if !is_warm {
+            self.step("packages", Self::install_packages).await?;
+        }
+        // A warm disk is no reason to go without.
         self.step("network", Self::enforce_policy).await?;
         self.mint_callback_key().await?;
+        self.note_public_url().await?;
+        if !is_warm {
+            self.step("clone", Self::clone_repositories).await?;
+            self.step("setup", Self::run_setup).await?;
+            self.step("checkpoint", Self::take_checkpoint).await?;
+        }
         self.step("files", Self::write_files).await
     }
 
@@ -73,12 +85,7 @@ impl<'a> Build<'a> {
                 build_fingerprint: Some(self.ask.plan.fingerprint),
                 ..Patch::default()
             },
-            stages: self
-                .done
-                .into_iter()
-                .chain([done])
-                .map(|stage| (conversation, stage))
-                .collect(),
+            stages: vec![(conversation, done)],
             audit: outcome::audit(&self.machine, "sandbox.provisioned", &BUILDER),
             usage: Some("started"),
             ..Settlement::of(Outcome::Done)
@@ -112,6 +119,19 @@ impl<'a> Build<'a> {
                     self.machine.provider
                 ),
             ));
+        }
+        if let Some(checkout) = self.ask.plan.groundwork.checkouts.iter().find(|one| !one.is_https()) {
+            let message = format!("the repository for {} is not an https address", checkout.mount_path);
+            return Err(Stop::at(Stage::Clone, "not_https", message));
+        }
+        let lacks = |one: &&Checkout| one.secret_key.is_some() && one.token.is_none();
+        if let Some(checkout) = self.ask.plan.groundwork.checkouts.iter().find(lacks) {
+            let key = checkout.secret_key.as_deref().unwrap_or_default();
+            let message = format!(
+                "the repository for {} names the secret {key}, which is not there",
+                checkout.mount_path
+            );
+            return Err(Stop::at(Stage::Clone, "secret_missing", message));
         }
         match self.ask.plan.unsupported.first() {
             Some(part) => Err(Stop::at(part.stage, "not_supported", part.message.clone())),
@@ -156,7 +176,12 @@ impl<'a> Build<'a> {
     }
 
     /// A commit between claim and finish, which also shows a fence (INV-23).
-    async fn advance(&mut self, event: Option<MachineEvent>, patch: Patch, stages: Vec<NewStage>) -> Result<(), Stop> {
+    pub(super) async fn advance(
+        &mut self,
+        event: Option<MachineEvent>,
+        patch: Patch,
+        stages: Vec<NewStage>,
+    ) -> Result<(), Stop> {
         let world = &self.site.world;
         let stages: Vec<_> = stages.into_iter().map(|stage| (self.ask.conversation, stage)).collect();
         let (machine, epoch) = (self.lease.machine(), self.lease.epoch());
@@ -180,6 +205,11 @@ impl<'a> Build<'a> {
         }
     }
 
+    /// Publishes a stage, in a commit of its own.
+    pub(super) async fn announce(&mut self, stage: NewStage) -> Result<(), Stop> {
+        self.advance(None, Patch::default(), vec![stage]).await
+    }
+
     /// A refused write is a lost lease, unless the row ended under our own epoch.
     async fn stale_or_retired(&self) -> Stop {
         match self.site.world.store.machine(self.site.machine).await {
@@ -195,15 +225,12 @@ impl<'a> Build<'a> {
             return Ok(());
         };
         let began = tokio::time::Instant::now();
-        let announced = NewStage::new(Stage::Network, StageState::Started);
-        self.advance(None, Patch::default(), vec![announced]).await?;
-        let world = &self.site.world;
-        let apply = |_| self.facade.enforce(self.lease, &policy);
-        match retry(Policy::CONTRACT, &mut || world.rng.unit(), CallError::verdict, apply).await {
+        self.announce(NewStage::new(Stage::Network, StageState::Started))
+            .await?;
+        match self.facade.enforce(self.site, self.lease, &policy).await {
             Ok(evidence) => {
                 let done = NewStage::new(Stage::Network, StageState::Done).took(began.elapsed());
-                self.done.push(done.with("evidence", evidence));
-                Ok(())
+                self.announce(done.with("evidence", evidence)).await
             }
             Err(CallError::Superseded) => Err(Stop::Superseded),
             Err(CallError::Provider(error)) => {
@@ -232,6 +259,21 @@ impl<'a> Build<'a> {
             }
             Err(error) => Err(Stop::Store(error)),
         }
+    }
+
+    /// Step 7, second half: best effort.
+    async fn note_public_url(&mut self) -> Result<(), Stop> {
+        if !self.facade.capabilities().contains(&Capability::PublicUrl) {
+            return Ok(());
+        }
+        let Some(url) = self.facade.public_url().await else {
+            return Ok(());
+        };
+        let noted = Patch {
+            provider_meta: BTreeMap::from([("public_url".to_owned(), Value::from(url))]),
+            ..Patch::default()
+        };
+        self.advance(None, noted, Vec::new()).await
     }
 
     /// Steps 9 to 11; the environment file is the last.

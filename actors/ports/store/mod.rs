@@ -16,6 +16,7 @@ pub mod machines;
 pub mod runners;
 pub mod transcript;
 pub mod turns;
+pub mod warm;
 
 use futures_util::future::LocalBoxFuture;
 
@@ -26,6 +27,7 @@ pub use machines::MachineStore;
 pub use runners::RunnerStore;
 pub use transcript::TranscriptStore;
 pub use turns::TurnStore;
+pub use warm::WarmStore;
 
 use crate::domain::{ErrorCode, MachineId, Refusal};
 use crate::ports::Cursor;
@@ -99,7 +101,16 @@ impl<T> Committed<T> {
 
 /// Everything that must be remembered.
 pub trait Store:
-    AccountStore + CatalogStore + ConversationStore + TurnStore + TranscriptStore + MachineStore + RunnerStore + Send + Sync
+    AccountStore
+    + CatalogStore
+    + ConversationStore
+    + TurnStore
+    + TranscriptStore
+    + MachineStore
+    + RunnerStore
+    + WarmStore
+    + Send
+    + Sync
 {
     /// Answers when the database does (readiness).
     fn ping(&self) -> Answer<'_, ()>;

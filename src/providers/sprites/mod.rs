@@ -268,6 +268,11 @@ impl SandboxAdapter for SpritesAdapter {
         Provider::Sprites
     }
 
+    fn address(&self) -> String {
+        let service = self.core.address.as_ref().map(|address| address.absolute(""));
+        format!("sprites {}", service.unwrap_or_default())
+    }
+
     fn capabilities(&self) -> BTreeSet<Capability> {
         let mut offered = BTreeSet::from([
             Capability::Suspend,

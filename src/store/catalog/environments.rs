@@ -135,7 +135,7 @@ fn must_get(db: &mut Db, account: AccountId, id: EnvironmentId) -> Result<Enviro
 }
 
 /// Reads the environment and holds its row until the commit.
-fn hold(db: &mut Db, account: AccountId, id: EnvironmentId) -> Result<Environment, Fault> {
+pub(super) fn hold(db: &mut Db, account: AccountId, id: EnvironmentId) -> Result<Environment, Fault> {
     let row: Option<EnvironmentRow> = locked!(
         db,
         first,

@@ -8,6 +8,7 @@ mod environments;
 mod homes;
 mod sealed;
 mod vaults;
+mod warm;
 
 use secrecy::SecretString;
 
