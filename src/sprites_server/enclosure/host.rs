@@ -193,7 +193,7 @@ impl Inner {
             .setup(&plan, identity, disk, uplink)
             .and_then(|setup| sandbox::make(&setup, self.group(&plan)?))
             .map(drop);
-        let removed = remove(&plan.directory);
+        let removed = fs::remove_dir_all(&plan.directory);
         made.and(removed.map_err(EnclosureError::Io))
     }
 
@@ -308,25 +308,6 @@ fn sentence(way: Way, error: &EnclosureError) -> String {
         Identity::Single => "a single id",
     };
     format!("Namespaces with {disk} and {ids} cannot be made ({why}).")
-}
-
-/// An ordinary user cannot look into what the overlay leaves in its work directories, and has to remove it by name.
-fn clear_work(directory: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(directory.join("work")).into_iter().flatten() {
-        let entry = entry?.path();
-        for left in ["work", "index"] {
-            let left = entry.join(left);
-            if left.exists() {
-                fs::set_permissions(&left, fs::Permissions::from_mode(0o700))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn remove(directory: &Path) -> io::Result<()> {
-    clear_work(directory)?;
-    fs::remove_dir_all(directory)
 }
 
 impl Enclosures for Host {

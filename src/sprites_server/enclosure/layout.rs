@@ -224,6 +224,20 @@ pub(super) fn make(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
+/// Lets an ordinary user remove what the overlay leaves in its work directories.
+pub(super) fn open_work(work: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(work).into_iter().flatten() {
+        let entry = entry?.path();
+        for left in ["work", "index"] {
+            let left = entry.join(left);
+            if left.exists() {
+                fs::set_permissions(&left, fs::Permissions::from_mode(0o700))?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Copies what others may read of the host's `/etc`, for a disk without layers.
 pub(super) fn copy_readable(from: &Path, to: &Path) -> io::Result<()> {
     copy_directory(from, to)?;

@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ use tokio::sync::{oneshot, watch};
 use super::cgroup::Group;
 use super::settings::UplinkHandle;
 use super::spawn::Inside;
-use super::wire::{self, Event, Identity, Refusal, Request, Setup};
+use super::wire::{self, Event, Identity, OnDisk, Refusal, Request, Setup};
 use super::{Enclosure, EnclosureError, Stream, layout};
 use crate::policy::Policy;
 
@@ -80,7 +81,9 @@ pub(super) struct Made {
 struct Outer {
     child: Child,
     first: Option<OwnedFd>,
-    _group: Group,
+    /// Of the overlay.
+    work: Option<PathBuf>,
+    group: Option<Group>,
 }
 
 impl Drop for Outer {
@@ -93,6 +96,12 @@ impl Drop for Outer {
         if let Err(error) = self.child.wait() {
             tracing::error!(%error, "the outer process of a sandbox could not be waited for");
         }
+        if let Some(work) = &self.work
+            && let Err(error) = layout::open_work(work)
+        {
+            tracing::warn!(%error, "what a sandbox leaves cannot be removed");
+        }
+        drop(self.group.take());
     }
 }
 
@@ -114,12 +123,12 @@ pub(super) fn make(setup: &Setup, group: Group) -> Result<Made, EnclosureError> 
     let mut outer = Outer {
         child,
         first: None,
-        _group: group,
+        work: match &setup.disk {
+            OnDisk::Overlay { work, .. } => Some(work.clone()),
+            OnDisk::Copy { .. } => None,
+        },
+        group: None,
     };
-    outer
-        ._group
-        .add(outer.child.id())
-        .map_err(|error| failed("the control group", &error))?;
     let request = Request::Setup(Box::new(setup.clone()));
     wire::send(&socket, &request, &[])?;
     let (pid, device) = match next(&socket)? {
@@ -131,19 +140,16 @@ pub(super) fn make(setup: &Setup, group: Group) -> Result<Made, EnclosureError> 
     let first = rustix::process::pidfd_open(number, PidfdFlags::empty()).map_err(io::Error::from)?;
     outer.first = Some(first.try_clone()?);
     wire::send(&socket, &request, &[])?;
-    let root = loop {
-        match next(&socket)? {
-            (Event::MapMe, _) if setup.identity == Identity::Range => {
-                for map in ["uid_map", "gid_map"] {
-                    fs::write(format!("/proc/{pid}/{map}"), RANGE)
-                        .map_err(|error| failed("the ids cannot be mapped", &error))?;
-                }
-                wire::send(&socket, &Request::Mapped, &[])?;
-            }
-            (Event::Ready, fds) => break fds.into_iter().next().ok_or_else(confused)?,
-            _ => return Err(confused()),
-        }
-    };
+    // Joining a control group waits for every processor; the mounts are made meanwhile. There are no commands yet.
+    let (grouped, root) = std::thread::scope(|scope| {
+        let grouping = scope.spawn(|| group.add(pid));
+        let root = until_ready(&socket, setup.identity, pid);
+        (grouping.join(), root)
+    });
+    outer.group = Some(group);
+    let grouped = grouped.unwrap_or_else(|_| Err(io::Error::other("it panicked")));
+    grouped.map_err(|error| failed("the control group", &error))?;
+    let root = root?;
     socket.set_read_timeout(None)?;
     socket.set_write_timeout(None)?;
     Ok(Made {
@@ -153,6 +159,23 @@ pub(super) fn make(setup: &Setup, group: Group) -> Result<Made, EnclosureError> 
         root,
         device,
     })
+}
+
+/// Maps the ids of the first process when it asks, and answers its root directory.
+fn until_ready(socket: &UnixStream, identity: Identity, pid: i32) -> Result<OwnedFd, EnclosureError> {
+    loop {
+        match next(socket)? {
+            (Event::MapMe, _) if identity == Identity::Range => {
+                for map in ["uid_map", "gid_map"] {
+                    fs::write(format!("/proc/{pid}/{map}"), RANGE)
+                        .map_err(|error| failed("the ids cannot be mapped", &error))?;
+                }
+                wire::send(socket, &Request::Mapped, &[])?;
+            }
+            (Event::Ready, fds) => return fds.into_iter().next().ok_or_else(confused),
+            _ => return Err(confused()),
+        }
+    }
 }
 
 fn next(socket: &UnixStream) -> Result<(Event, Vec<OwnedFd>), EnclosureError> {

@@ -309,13 +309,18 @@ pub(super) fn furnish(setup: &Setup, home: &str) -> io::Result<()> {
     write("/etc/resolv.conf", &resolver.unwrap_or_default())
 }
 
-/// Replaces a file, or a link that the host has in its place.
+/// Replaces a file, or a link that the host has in its place. Whoever is root for one id only cannot write to a file of
+/// the host's, but put another in its place.
 fn write(path: &str, content: &str) -> io::Result<()> {
-    if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) {
-        fs::remove_file(path)?;
-    }
-    if fs::read_to_string(path).is_ok_and(|before| before == content) {
+    let is_link = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
+    if !is_link && fs::read_to_string(path).is_ok_and(|before| before == content) {
         return Ok(());
     }
-    fs::write(path, content)
+    let new = format!("{path}.fountain");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::write(&new, content)?;
+    fs::rename(new, path)
 }

@@ -160,3 +160,20 @@ pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
+
+/// The control groups of this host whose names start so.
+pub fn control_groups(start: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut look = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = look.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name().to_string_lossy().starts_with(start) {
+                    found.push(entry.path());
+                }
+                look.push(entry.path());
+            }
+        }
+    }
+    found
+}

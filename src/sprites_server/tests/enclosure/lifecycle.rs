@@ -11,29 +11,12 @@ use fountain_sprites::enclosure::{Enclosures, Plan};
 use fountain_sprites::policy::Policy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::inside::{LIMIT, World, finish, launch, sh, start, until};
+use crate::inside::{LIMIT, World, control_groups, finish, launch, sh, start, until};
 
 fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
         .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-fn control_groups(id: &str) -> Vec<PathBuf> {
-    let name = format!("fountain-{}-{id}", std::process::id());
-    let mut found = Vec::new();
-    let mut look = vec![PathBuf::from("/sys/fs/cgroup")];
-    while let Some(directory) = look.pop() {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.file_name() == name.as_str() {
-                    found.push(entry.path());
-                }
-                look.push(entry.path());
-            }
-        }
-    }
-    found
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,11 +135,17 @@ async fn closing_leaves_no_process_no_mount_and_no_control_group() {
     if !limited {
         eprintln!("NOT TESTED: no control groups on this host");
     }
-    assert_eq!(!control_groups(&id).is_empty(), limited);
+    assert_eq!(
+        !control_groups(&format!("fountain-{}-{id}", std::process::id())).is_empty(),
+        limited
+    );
     tokio::time::timeout(LIMIT, sprite.close()).await.unwrap();
     assert_eq!(in_it(), 0);
     assert_eq!(started.exit.await.unwrap().signal(), Some(9));
-    assert_eq!(control_groups(&id), Vec::<PathBuf>::new());
+    assert_eq!(
+        control_groups(&format!("fountain-{}-{id}", std::process::id())),
+        Vec::<PathBuf>::new()
+    );
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(directory.to_str().unwrap()));
     fs::remove_dir_all(directory).unwrap();
