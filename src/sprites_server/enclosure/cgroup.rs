@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The kernel frees a group a moment after its last process.
@@ -118,7 +119,8 @@ fn sweep(parent: &Path) {
 
 /// Whether a group with a limit can be made there.
 fn works((parent, file): &(PathBuf, &'static str)) -> bool {
-    let probe = parent.join(name("probe"));
+    static PROBES: AtomicU32 = AtomicU32::new(0);
+    let probe = parent.join(name(&format!("limit-{}", PROBES.fetch_add(1, Ordering::Relaxed))));
     if fs::create_dir(&probe).is_err() {
         return false;
     }

@@ -6,13 +6,14 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fountain_process::Waiting;
 
 use super::cgroup::{Group, Hierarchies};
-use super::layout::{self, Given, make};
+use super::layout::{Given, make};
 use super::plain::{Plain, refuse_enforced};
 use super::sandbox::{self, Sandbox};
 use super::settings::{Isolation, Settings};
@@ -143,7 +144,8 @@ impl Inner {
             missing.push("Sprites have no way out to any network.".to_owned());
         }
         if identity == Identity::Single {
-            missing.push("The server is not root: files of the host's system cannot be changed inside.".to_owned());
+            missing
+                .push("The server is not root: inside, the host's files outside of /etc cannot be changed.".to_owned());
         }
         let mut limits = true;
         for (wanted, can, what) in [
@@ -177,7 +179,8 @@ impl Inner {
 
     /// Makes an enclosure in this way and ends it.
     fn attempt(&self, way: Way) -> Result<(), EnclosureError> {
-        let id = format!("probe-{}", std::process::id());
+        static ATTEMPTS: AtomicU32 = AtomicU32::new(0);
+        let id = format!("probe-{}", ATTEMPTS.fetch_add(1, Ordering::Relaxed));
         let plan = Plan {
             hostname: "probe".to_owned(),
             directory: self.settings.root.join(&id),
@@ -211,7 +214,7 @@ impl Inner {
             Disk::Overlay => self.overlay(plan)?,
             Disk::Copy => {
                 // What a copy holds itself.
-                trees.retain(|tree| tree.path != "etc" && !tree.path.starts_with("var/"));
+                trees.retain(|tree| !tree.path.starts_with("var/"));
                 self.copy(plan)?
             }
         };
@@ -261,10 +264,7 @@ impl Inner {
             if new.exists() {
                 fs::remove_dir_all(&new)?;
             }
-            self.given.skeleton(&new)?;
-            if let Err(error) = layout::copy_readable(Path::new("/etc"), &new.join("etc")) {
-                return Err(EnclosureError::Failed(format!("the system's settings: {error}")));
-            }
+            self.given.system(&new)?;
             fs::rename(new, &disk)?;
         }
         Ok(OnDisk::Copy { disk })

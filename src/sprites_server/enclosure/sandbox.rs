@@ -59,8 +59,7 @@ pub(super) enum Call {
 
 /// A command that was started.
 pub(super) struct Running {
-    /// Its number inside.
-    pub inner: i32,
+    pub held: Held,
     /// Its number outside.
     pub pid: i32,
     pub terminal: Option<OwnedFd>,
@@ -238,7 +237,7 @@ impl Drop for Sandbox {
 }
 
 impl Shared {
-    fn listen(&self, socket: &UnixStream) {
+    fn listen(self: &Arc<Self>, socket: &UnixStream) {
         loop {
             match wire::receive::<Event>(socket) {
                 Ok(Some((event, fds))) => self.hear(event, fds),
@@ -251,19 +250,14 @@ impl Shared {
         }
     }
 
-    fn hear(&self, event: Event, fds: Vec<OwnedFd>) {
+    fn hear(self: &Arc<Self>, event: Event, fds: Vec<OwnedFd>) {
         match event {
             Event::Spawned(id, inner) => {
                 let Some(Call::Spawn(answer)) = self.take(id) else {
                     return;
                 };
-                let running = self.running(inner, fds);
-                if let Err(Ok(unwanted)) = answer.send(running) {
-                    // Who asked is gone. Nobody else knows of this process.
-                    let _ =
-                        nix::sys::signal::killpg(nix::unistd::Pid::from_raw(unwanted.pid), nix::sys::signal::SIGKILL);
-                    let _ = self.write(&Request::Release(inner), &[]);
-                }
+                // Where the one who asked is gone, the process is killed.
+                let _ = answer.send(self.running(inner, fds));
             }
             Event::Socket(id) => {
                 let Some(Call::Socket(answer)) = self.take(id) else {
@@ -289,14 +283,18 @@ impl Shared {
         }
     }
 
-    fn running(&self, inner: i32, fds: Vec<OwnedFd>) -> io::Result<Running> {
+    fn running(self: &Arc<Self>, inner: i32, fds: Vec<OwnedFd>) -> io::Result<Running> {
         let mut fds = fds.into_iter();
         let handle = fds.next().ok_or_else(missing)?;
         let pid = number_outside(&handle)?;
         let (exited, exit) = oneshot::channel();
         locked(&self.exits).insert(inner, exited);
         Ok(Running {
-            inner,
+            held: Held {
+                shared: Arc::clone(self),
+                inner,
+                unwanted: Some(pid),
+            },
             pid,
             terminal: fds.next(),
             exit,
@@ -349,6 +347,39 @@ impl Shared {
         let asking = move || self.ask(Call::Socket(answer), Request::Socket, &[]);
         tokio::task::spawn_blocking(asking).await.map_err(io::Error::other)??;
         answered.await.map_err(|_| gone())?
+    }
+}
+
+/// The first process keeps the number of a command taken for as long as this lives.
+pub(super) struct Held {
+    shared: Arc<Shared>,
+    inner: i32,
+    /// Its number outside, while nobody else knows of it.
+    unwanted: Option<i32>,
+}
+
+impl Held {
+    /// Somebody looks after the command now.
+    pub fn wanted(&mut self) {
+        self.unwanted = None;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(pid) = self.unwanted {
+            // It is not released, so the number is its own.
+            let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
+        }
+        let (shared, inner) = (Arc::clone(&self.shared), self.inner);
+        let release = move || {
+            // An enclosure that is gone holds no numbers.
+            let _ = shared.write(&Request::Release(inner), &[]);
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(release)),
+            Err(_) => release(),
+        }
     }
 }
 

@@ -147,7 +147,9 @@ pub async fn finish(started: Started) -> Said {
 async fn read(pipe: Option<fountain_process::Output>) -> String {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
-        pipe.read_to_end(&mut bytes).await.unwrap();
+        let read = pipe.read_to_end(&mut bytes).await;
+        // The end of a terminal.
+        assert!(read.is_ok() || read.is_err_and(|error| error.raw_os_error() == Some(nix::libc::EIO)));
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
