@@ -12,10 +12,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use fountain_process::Waiting;
 
+use super::birth;
 use super::cgroup::{Group, Hierarchies};
 use super::layout::{Given, make};
 use super::plain::{Plain, refuse_enforced};
-use super::sandbox::{self, Sandbox};
+use super::sandbox::Sandbox;
 use super::settings::{Isolation, Settings};
 use super::wire::{Identity, OnDisk, Setup};
 use super::{Disk, Enclosure, EnclosureError, Enclosures, Facilities, Network, Plan};
@@ -194,7 +195,7 @@ impl Inner {
         make(&plan.directory, 0o700)?;
         let made = self
             .setup(&plan, identity, disk, uplink)
-            .and_then(|setup| sandbox::make(&setup, self.group(&plan)?))
+            .and_then(|setup| birth::make(&setup, self.group(&plan)?))
             .map(drop);
         let removed = fs::remove_dir_all(&plan.directory);
         made.and(removed.map_err(EnclosureError::Io))
@@ -277,7 +278,7 @@ impl Inner {
             return Ok(Arc::new(Plain::open(plan)?));
         };
         let setup = self.setup(plan, identity, disk, uplink)?;
-        let mut made = sandbox::make(&setup, self.group(plan)?)?;
+        let mut made = birth::make(&setup, self.group(plan)?)?;
         let handle = match (&self.settings.uplink, made.device.take()) {
             (Some(uplink), Some(device)) => Some(uplink.attach(device, plan)?),
             _ if uplink => return Err(EnclosureError::Failed("it has no network device".to_owned())),

@@ -5,6 +5,8 @@
 //! cannot give is said in [`Facilities`]; a policy that cannot be enforced is refused (RUL-L-113).
 
 #[cfg(target_os = "linux")]
+mod birth;
+#[cfg(target_os = "linux")]
 mod cgroup;
 #[cfg(target_os = "linux")]
 mod host;

@@ -1,4 +1,4 @@
-//! A running enclosure, seen from the server: the handshake, the conversation with the first process, the end.
+//! A running enclosure, seen from the server: the conversation with the first process, and the end.
 //!
 //! A thread per enclosure reads what the first process says; requests are written by whoever asks, on the blocking pool.
 //! The thread ends when the socket does; it then kills what is left, waits for the outer process, removes the control
@@ -11,27 +11,21 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use fountain_process::{Spawner, Waiting};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::Signal;
 use tokio::sync::{oneshot, watch};
 
-use super::cgroup::Group;
+use super::birth::{Made, Outer};
 use super::settings::UplinkHandle;
 use super::spawn::Inside;
-use super::wire::{self, Event, Identity, OnDisk, Refusal, Request, Setup};
+use super::wire::{self, Event, Refusal, Request};
 use super::{Enclosure, EnclosureError, Stream, layout};
 use crate::policy::Policy;
 
-/// A step of the handshake takes milliseconds; a disk under load, longer.
-const STEP: Duration = Duration::from_secs(20);
-/// Ids of a sprite, when the host can map them.
-const RANGE: &str = "0 0 65536";
 /// What the reader of one socket needs.
 const STACK: usize = 256 * 1024;
 
@@ -64,137 +58,6 @@ pub(super) struct Running {
     pub pid: i32,
     pub terminal: Option<OwnedFd>,
     pub exit: oneshot::Receiver<ExitStatus>,
-}
-
-/// An enclosure whose first process is ready, before anybody listens to it.
-pub(super) struct Made {
-    socket: UnixStream,
-    outer: Outer,
-    first: OwnedFd,
-    root: OwnedFd,
-    /// The tun device, if there is to be a way out.
-    pub device: Option<OwnedFd>,
-}
-
-/// The outer process and its control group; ended and reaped when dropped, the group after that.
-struct Outer {
-    child: Child,
-    first: Option<OwnedFd>,
-    /// Of the overlay.
-    work: Option<PathBuf>,
-    group: Option<Group>,
-}
-
-impl Drop for Outer {
-    fn drop(&mut self) {
-        if let Some(first) = &self.first {
-            let _ = rustix::process::pidfd_send_signal(first, Signal::KILL);
-        } else {
-            let _ = self.child.kill();
-        }
-        if let Err(error) = self.child.wait() {
-            tracing::error!(%error, "the outer process of a sandbox could not be waited for");
-        }
-        if let Some(work) = &self.work
-            && let Err(error) = layout::open_work(work)
-        {
-            tracing::warn!(%error, "what a sandbox leaves cannot be removed");
-        }
-        drop(self.group.take());
-    }
-}
-
-/// Starts the processes and waits until the first one is ready. Blocks.
-pub(super) fn make(setup: &Setup, group: Group) -> Result<Made, EnclosureError> {
-    let (socket, theirs) = UnixStream::pair()?;
-    socket.set_read_timeout(Some(STEP))?;
-    socket.set_write_timeout(Some(STEP))?;
-    let child = Command::new(&setup.helper)
-        .args(&setup.helper_args)
-        .arg(super::init::OUTER)
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| failed("the helper cannot be started", &error))?;
-    let mut outer = Outer {
-        child,
-        first: None,
-        work: match &setup.disk {
-            OnDisk::Overlay { work, .. } => Some(work.clone()),
-            OnDisk::Copy { .. } => None,
-        },
-        group: None,
-    };
-    let request = Request::Setup(Box::new(setup.clone()));
-    wire::send(&socket, &request, &[])?;
-    let (pid, device) = match next(&socket)? {
-        (Event::Born(pid), fds) => (pid, fds.into_iter().next()),
-        _ => return Err(confused()),
-    };
-    let number = Pid::from_raw(pid).ok_or_else(confused)?;
-    // The outer process does not reap it before it has ended, and it waits for what follows.
-    let first = rustix::process::pidfd_open(number, PidfdFlags::empty()).map_err(io::Error::from)?;
-    outer.first = Some(first.try_clone()?);
-    wire::send(&socket, &request, &[])?;
-    // Joining a control group waits for every processor; the mounts are made meanwhile. There are no commands yet.
-    let (grouped, root) = std::thread::scope(|scope| {
-        let grouping = scope.spawn(|| group.add(pid));
-        let root = until_ready(&socket, setup.identity, pid);
-        (grouping.join(), root)
-    });
-    outer.group = Some(group);
-    let grouped = grouped.unwrap_or_else(|_| Err(io::Error::other("it panicked")));
-    grouped.map_err(|error| failed("the control group", &error))?;
-    let root = root?;
-    socket.set_read_timeout(None)?;
-    socket.set_write_timeout(None)?;
-    Ok(Made {
-        socket,
-        outer,
-        first,
-        root,
-        device,
-    })
-}
-
-/// Maps the ids of the first process when it asks, and answers its root directory.
-fn until_ready(socket: &UnixStream, identity: Identity, pid: i32) -> Result<OwnedFd, EnclosureError> {
-    loop {
-        match next(socket)? {
-            (Event::MapMe, _) if identity == Identity::Range => {
-                for map in ["uid_map", "gid_map"] {
-                    fs::write(format!("/proc/{pid}/{map}"), RANGE)
-                        .map_err(|error| failed("the ids cannot be mapped", &error))?;
-                }
-                wire::send(socket, &Request::Mapped, &[])?;
-            }
-            (Event::Ready, fds) => return fds.into_iter().next().ok_or_else(confused),
-            _ => return Err(confused()),
-        }
-    }
-}
-
-fn next(socket: &UnixStream) -> Result<(Event, Vec<OwnedFd>), EnclosureError> {
-    match wire::receive(socket) {
-        Ok(Some((Event::Failed(why), _))) => Err(EnclosureError::Failed(why)),
-        Ok(Some(event)) => Ok(event),
-        Ok(None) => Err(EnclosureError::Failed("its first process ended".to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(EnclosureError::Failed("its first process does not answer".to_owned()))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn confused() -> EnclosureError {
-    EnclosureError::Failed("its first process said something unexpected".to_owned())
-}
-
-fn failed(what: &str, error: &io::Error) -> EnclosureError {
-    EnclosureError::Failed(format!("{what}: {error}"))
 }
 
 impl Sandbox {

@@ -15,3 +15,5 @@ mod lifecycle;
 mod ordinary;
 #[path = "enclosure/terminal.rs"]
 mod terminal;
+#[path = "enclosure/uplink.rs"]
+mod uplink;

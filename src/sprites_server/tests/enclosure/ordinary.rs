@@ -56,6 +56,7 @@ fn an_ordinary_user_gets_the_same() {
             "isolation::",
             "lifecycle::",
             "terminal::",
+            "uplink::",
             "--nocapture",
             "--test-threads=2",
         ],
