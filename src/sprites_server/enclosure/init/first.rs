@@ -54,9 +54,6 @@ pub(super) fn run(socket: &UnixStream) -> Result<(), Failure> {
         let [asked, died] = ready.map(|each| !each.revents().is_empty());
         if died {
             while let Ok(Some(_)) = signals.read_signal() {}
-            for (pid, status) in children.ended() {
-                wire::send(socket, &Event::Exited(pid, status), &[]).during("socket")?;
-            }
         }
         if asked {
             match wire::receive::<Request>(socket).during("socket")? {
@@ -64,6 +61,10 @@ pub(super) fn run(socket: &UnixStream) -> Result<(), Failure> {
                 // The server is gone, and with this process everything here.
                 None => return Ok(()),
             }
+        }
+        // After a request too: while a command is started, the signal is not seen.
+        for (pid, status) in children.ended() {
+            wire::send(socket, &Event::Exited(pid, status), &[]).during("socket")?;
         }
     }
 }

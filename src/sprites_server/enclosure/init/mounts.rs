@@ -55,7 +55,7 @@ pub(super) fn enter(setup: &Setup) -> Result<(), Failure> {
     sys(&root);
     dev(&root)?;
     let run = needed(&root, "run")?;
-    tmpfs(&run, PLAIN, c"mode=755,size=25%").during("/run")?;
+    tmpfs(&run, PLAIN, c"mode=755,size=64m").during("/run")?;
     executable(setup, &root)?;
     change_root(&root).during("root directory")
 }
@@ -196,7 +196,7 @@ fn dev(root: &OwnedFd) -> Result<(), Failure> {
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     rustix::mount::mount("devpts", by_number(&pts), "devpts", flags, options).during("/dev/pts")?;
     let shm = needed(&dev, "shm")?;
-    tmpfs(&shm, PLAIN, c"mode=1777,size=25%").during("/dev/shm")
+    tmpfs(&shm, PLAIN, c"mode=1777,size=512m").during("/dev/shm")
 }
 
 /// The server's executable, for the commands that bring agents and terminals up.

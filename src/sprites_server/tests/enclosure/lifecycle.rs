@@ -114,6 +114,51 @@ async fn a_signal_to_the_group_ends_a_command_inside() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_short_commands_at_once_all_end_with_their_own_status() {
+    let world = World::new();
+    let sprite = world.open("alpha").await;
+    let run = |number: i32| {
+        let sprite = std::sync::Arc::clone(&sprite);
+        tokio::spawn(async move { sh(&*sprite, &format!("echo {number}; exit {}", number % 200)).await })
+    };
+    let running: Vec<_> = (0..100).map(|number| (number, run(number))).collect();
+    for (number, said) in running {
+        let said = said.await.unwrap();
+        assert_eq!(
+            (said.stdout.trim(), said.status.code()),
+            (number.to_string().as_str(), Some(number % 200))
+        );
+    }
+    assert_eq!(
+        sh(&*sprite, "ps -e -o stat= | grep -c Z").await.stdout.trim(),
+        "0",
+        "nobody is left unreaped"
+    );
+    sprite.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_runs_inside_and_is_stopped_there() {
+    use fountain_process::{Ledger, STOPPED, Session};
+    let world = World::new();
+    let sprite = world.open("alpha").await;
+    let (ledger, _) = Ledger::open(&world.directory.path().join("ledger")).unwrap();
+    let script = "trap '' TERM; sleep 61 & echo started; wait; sleep 62";
+    let command = launch(&*sprite, "sh", &["-c", script]);
+    let spawner = sprite.spawner();
+    let session = Session::start(&spawner, "s-1".to_owned(), script.to_owned(), command, &ledger)
+        .await
+        .unwrap();
+    let group = session.group().unwrap().clone();
+    assert!(group.lives().await);
+    until("it has started", || session.tail().stdout > 0).await;
+    assert!(session.stop(Duration::from_millis(50)).await);
+    assert_eq!(session.exit().unwrap().code, STOPPED);
+    assert!(!group.lives().await);
+    sprite.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn closing_leaves_no_process_no_mount_and_no_control_group() {
     let world = World::new();
     let plan = world.plan("alpha");

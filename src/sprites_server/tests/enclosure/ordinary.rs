@@ -174,9 +174,11 @@ async fn a_server_for_killing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_killed_takes_every_process_with_it() {
+    let directory = tempfile::tempdir().unwrap();
     let mut server = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "ordinary::a_server_for_killing", "--nocapture"])
         .env(VICTIM, "1")
+        .env("TMPDIR", directory.path())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
