@@ -14,7 +14,7 @@ use fountain_process::Waiting;
 
 use super::birth;
 use super::cgroup::{Group, Hierarchies};
-use super::layout::{Given, make};
+use super::layout::{Given, copy_directory, make};
 use super::plain::{Plain, refuse_enforced};
 use super::sandbox::Sandbox;
 use super::settings::{Isolation, Settings};
@@ -243,10 +243,15 @@ impl Inner {
 
     fn overlay(&self, plan: &Plan) -> Result<OnDisk, EnclosureError> {
         let (upper, work) = (plan.directory.join("upper"), plan.directory.join("work"));
-        for directory in [&upper, &work] {
-            make(directory, 0o700)?;
-            for name in self.given.names() {
-                make(&directory.join(name), 0o755)?;
+        make(&upper, 0o700)?;
+        make(&work, 0o700)?;
+        for name in self.given.names() {
+            make(&work.join(name), 0o755)?;
+            let (new, mut layers) = (upper.join(name), plan.layers.iter().map(|layer| layer.join(name)));
+            // The uppermost directory of a tree hides the others' owner and mode.
+            match layers.find(|layer| layer.is_dir()) {
+                Some(layer) if !new.exists() => copy_directory(&layer, &new)?,
+                _ => make(&new, 0o755)?,
             }
         }
         Ok(OnDisk::Overlay {

@@ -213,7 +213,7 @@ fn white_out(host: &Path, mask: &Path, path: &Path) -> io::Result<()> {
 }
 
 /// A directory like this one, without what is in it.
-fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
     let meta = fs::metadata(from)?;
     make(to, meta.mode() & 0o7777)?;
     // An ordinary user cannot, and then owns what is seen inside; so below.

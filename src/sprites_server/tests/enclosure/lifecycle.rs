@@ -291,7 +291,7 @@ async fn a_checkpoint_is_the_upper_directory_as_a_layer() {
     let world = World::new();
     let plan = world.plan("alpha");
     let sprite = world.open_plan(plan.clone()).await;
-    let script = "echo one > note; echo one > /tmp/t; mkdir -p d/e; rm -f /etc/motd /etc/issue; echo x > /etc/new";
+    let script = "chmod 711 / /opt; echo one > note; echo one > /tmp/t; mkdir -p d/e; rm -f /etc/motd /etc/issue; echo x > /etc/new";
     sh(&*sprite, script).await.ok();
     sprite.close().await;
     let layer = world.directory.path().join("server").join("layer");
@@ -303,8 +303,8 @@ async fn a_checkpoint_is_the_upper_directory_as_a_layer() {
     };
     let sprite = world.open_plan(plan.clone()).await;
     assert_eq!(
-        sh(&*sprite, "cat note /tmp/t; stat -c %a /tmp").await.ok(),
-        "one\none\n1777"
+        sh(&*sprite, "cat note /tmp/t; stat -c %a /tmp / /opt").await.ok(),
+        "one\none\n1777\n711\n711"
     );
     sh(&*sprite, "echo two > note; rm -r d /tmp/t; echo new > later")
         .await
