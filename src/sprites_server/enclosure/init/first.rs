@@ -31,8 +31,10 @@ pub(super) fn run(socket: &UnixStream) -> Result<(), Failure> {
     let setup = receive_setup(socket)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     nix::unistd::sethostname(&setup.hostname).during("host name")?;
-    mounts::enter(&setup)?;
+    let sysctl = mounts::enter(&setup)?;
     lock_in(&setup, socket)?;
+    sysctl.forbid_control_group_namespaces().during("control groups")?;
+    drop(sysctl);
     mounts::furnish(&setup, HOME).during("disk")?;
     let mut children = Children::new(setup.helper_args.clone()).during("/proc")?;
     let root = rustix::fs::openat(

@@ -186,6 +186,14 @@ async fn the_kernel_cannot_be_changed_from_inside() {
         "readlink /proc/1/exe",
         "ls /proc/1/root/",
         "hostname other",
+        "mount -t cgroup2 none /mnt",
+        "mount -t cgroup -o pids none /mnt",
+        "unshare -C true",
+        "unshare -mC mount -t cgroup2 none /mnt",
+        "unshare -mC mount -t cgroup -o pids none /mnt",
+        "unshare -UrmC mount -t cgroup2 none /mnt",
+        "unshare -n mount -t sysfs none /mnt",
+        "unshare -Urmn mount -t sysfs none /mnt",
         "ip link set lo down",
     ] {
         let said = sh(&*sprite, attempt).await;
