@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// The kernel frees a group a moment after its last process.
@@ -32,10 +33,14 @@ impl Hierarchies {
             let new = || version_2(&own, &mounts, controller).map(|path| (path, v2));
             old.filter(works).or_else(|| new().filter(works))
         };
-        Self {
+        let found = Self {
             pids: candidates("pids", "pids.max", "pids.max"),
             memory: candidates("memory", "memory.limit_in_bytes", "memory.max"),
+        };
+        for (parent, _) in [&found.pids, &found.memory].into_iter().flatten() {
+            sweep(parent);
         }
+        found
     }
 
     pub fn limits_processes(&self) -> bool {
@@ -66,7 +71,7 @@ impl Hierarchies {
 
 impl Group {
     /// Puts a process, and all that it will start, into the group.
-    pub fn add(&self, pid: u32) -> io::Result<()> {
+    pub fn add(&self, pid: i32) -> io::Result<()> {
         self.0
             .iter()
             .try_for_each(|directory| fs::write(directory.join("cgroup.procs"), pid.to_string()))
@@ -99,9 +104,23 @@ fn name(id: &str) -> String {
     format!("fountain-{}-{id}", std::process::id())
 }
 
+/// Removes the groups that a killed server left. Those with a process in them refuse.
+fn sweep(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let server = name
+            .to_str()
+            .and_then(|name| name.strip_prefix("fountain-")?.split('-').next()?.parse::<u32>().ok());
+        if server.is_some_and(|server| !Path::new(&format!("/proc/{server}")).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
 /// Whether a group with a limit can be made there.
 fn works((parent, file): &(PathBuf, &'static str)) -> bool {
-    let probe = parent.join(name("probe"));
+    static PROBES: AtomicU32 = AtomicU32::new(0);
+    let probe = parent.join(name(&format!("limit-{}", PROBES.fetch_add(1, Ordering::Relaxed))));
     if fs::create_dir(&probe).is_err() {
         return false;
     }

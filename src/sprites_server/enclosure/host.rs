@@ -6,15 +6,17 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use fountain_process::Waiting;
 
+use super::birth;
 use super::cgroup::{Group, Hierarchies};
-use super::layout::{self, Given, make};
+use super::layout::{Given, copy_directory, make};
 use super::plain::{Plain, refuse_enforced};
-use super::sandbox::{self, Sandbox};
+use super::sandbox::Sandbox;
 use super::settings::{Isolation, Settings};
 use super::wire::{Identity, OnDisk, Setup};
 use super::{Disk, Enclosure, EnclosureError, Enclosures, Facilities, Network, Plan};
@@ -143,7 +145,8 @@ impl Inner {
             missing.push("Sprites have no way out to any network.".to_owned());
         }
         if identity == Identity::Single {
-            missing.push("The server is not root: files of the host's system cannot be changed inside.".to_owned());
+            missing
+                .push("The server is not root: inside, the host's files outside of /etc cannot be changed.".to_owned());
         }
         let mut limits = true;
         for (wanted, can, what) in [
@@ -177,7 +180,8 @@ impl Inner {
 
     /// Makes an enclosure in this way and ends it.
     fn attempt(&self, way: Way) -> Result<(), EnclosureError> {
-        let id = format!("probe-{}", std::process::id());
+        static ATTEMPTS: AtomicU32 = AtomicU32::new(0);
+        let id = format!("probe-{}", ATTEMPTS.fetch_add(1, Ordering::Relaxed));
         let plan = Plan {
             hostname: "probe".to_owned(),
             directory: self.settings.root.join(&id),
@@ -191,9 +195,9 @@ impl Inner {
         make(&plan.directory, 0o700)?;
         let made = self
             .setup(&plan, identity, disk, uplink)
-            .and_then(|setup| sandbox::make(&setup, self.group(&plan)?))
+            .and_then(|setup| birth::make(&setup, self.group(&plan)?))
             .map(drop);
-        let removed = remove(&plan.directory);
+        let removed = fs::remove_dir_all(&plan.directory);
         made.and(removed.map_err(EnclosureError::Io))
     }
 
@@ -211,7 +215,7 @@ impl Inner {
             Disk::Overlay => self.overlay(plan)?,
             Disk::Copy => {
                 // What a copy holds itself.
-                trees.retain(|tree| tree.path != "etc" && !tree.path.starts_with("var/"));
+                trees.retain(|tree| !tree.path.starts_with("var/"));
                 self.copy(plan)?
             }
         };
@@ -239,10 +243,15 @@ impl Inner {
 
     fn overlay(&self, plan: &Plan) -> Result<OnDisk, EnclosureError> {
         let (upper, work) = (plan.directory.join("upper"), plan.directory.join("work"));
-        for directory in [&upper, &work] {
-            make(directory, 0o700)?;
-            for name in self.given.names() {
-                make(&directory.join(name), 0o755)?;
+        make(&upper, 0o700)?;
+        make(&work, 0o700)?;
+        for name in self.given.names() {
+            make(&work.join(name), 0o755)?;
+            let (new, mut layers) = (upper.join(name), plan.layers.iter().map(|layer| layer.join(name)));
+            // The uppermost directory of a tree hides the others' owner and mode.
+            match layers.find(|layer| layer.is_dir()) {
+                Some(layer) if !new.exists() => copy_directory(&layer, &new)?,
+                _ => make(&new, 0o755)?,
             }
         }
         Ok(OnDisk::Overlay {
@@ -261,10 +270,7 @@ impl Inner {
             if new.exists() {
                 fs::remove_dir_all(&new)?;
             }
-            self.given.skeleton(&new)?;
-            if let Err(error) = layout::copy_readable(Path::new("/etc"), &new.join("etc")) {
-                return Err(EnclosureError::Failed(format!("the system's settings: {error}")));
-            }
+            self.given.system(&new)?;
             fs::rename(new, &disk)?;
         }
         Ok(OnDisk::Copy { disk })
@@ -277,7 +283,7 @@ impl Inner {
             return Ok(Arc::new(Plain::open(plan)?));
         };
         let setup = self.setup(plan, identity, disk, uplink)?;
-        let mut made = sandbox::make(&setup, self.group(plan)?)?;
+        let mut made = birth::make(&setup, self.group(plan)?)?;
         let handle = match (&self.settings.uplink, made.device.take()) {
             (Some(uplink), Some(device)) => Some(uplink.attach(device, plan)?),
             _ if uplink => return Err(EnclosureError::Failed("it has no network device".to_owned())),
@@ -308,25 +314,6 @@ fn sentence(way: Way, error: &EnclosureError) -> String {
         Identity::Single => "a single id",
     };
     format!("Namespaces with {disk} and {ids} cannot be made ({why}).")
-}
-
-/// An ordinary user cannot look into what the overlay leaves in its work directories, and has to remove it by name.
-fn clear_work(directory: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(directory.join("work")).into_iter().flatten() {
-        let entry = entry?.path();
-        for left in ["work", "index"] {
-            let left = entry.join(left);
-            if left.exists() {
-                fs::set_permissions(&left, fs::Permissions::from_mode(0o700))?;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn remove(directory: &Path) -> io::Result<()> {
-    clear_work(directory)?;
-    fs::remove_dir_all(directory)
 }
 
 impl Enclosures for Host {

@@ -2,8 +2,9 @@
 //!
 //! The rule is a list of what is allowed: the system's directories, without whatever "others" may not read. Everything
 //! else of a root directory (`/root`, `/home`, `/var`, `/run`, `/tmp`, the server's own directory) comes from a skeleton
-//! that is built once for all sprites. Each allowed directory is an overlay of its own: the root of the host cannot be a
-//! layer in a user namespace, because the mounts below it are locked there, and a directory that is a mount is seen too.
+//! that is built once for all sprites, and `/etc` is a copy there: a secret that appears in it later is not seen. Each
+//! other directory is an overlay of its own: the root of the host cannot be a layer in a user namespace, because the
+//! mounts below it are locked there, and a directory that is a mount is seen too.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -23,9 +24,8 @@ pub(super) const BOUND: (&str, &str) = (".fountain", "fountain");
 pub(super) const ROOT: &str = "tree";
 
 /// Directories of the host that are seen, as far as they exist.
-const SEEN: [&str; 12] = [
+const SEEN: [&str; 11] = [
     "usr",
-    "etc",
     "opt",
     "nix",
     "bin",
@@ -38,7 +38,7 @@ const SEEN: [&str; 12] = [
     "var/lib/apt",
 ];
 /// Below these, whatever others may not read is hidden, this deep. System packages hide nothing in the rest.
-const SEARCHED: [(&str, usize); 3] = [("etc", 8), ("opt", 3), ("usr/local", 4)];
+const SEARCHED: [(&str, usize); 3] = [("opt", 3), ("usr/local", 4), ("nix/var", 3)];
 /// Directories that are everywhere, and their modes.
 const USUAL: [(&str, u32); 25] = [
     (".fountain", 0o755),
@@ -118,7 +118,7 @@ impl Given {
             fs::remove_dir_all(base)?;
         }
         make(base, 0o755)?;
-        self.skeleton(&base.join(ROOT))?;
+        self.system(&base.join(ROOT))?;
         for tree in &self.trees {
             let mask = base.join(&tree.name);
             let host = Path::new("/").join(&tree.path);
@@ -133,8 +133,14 @@ impl Given {
         Ok(())
     }
 
+    /// A root directory for sprites, except for the trees. It must not exist.
+    pub fn system(&self, root: &Path) -> io::Result<()> {
+        self.skeleton(root)?;
+        copy_readable(Path::new("/etc"), &root.join("etc"))
+    }
+
     /// The root directory without the host: usual directories, links, and a place for every tree.
-    pub fn skeleton(&self, root: &Path) -> io::Result<()> {
+    fn skeleton(&self, root: &Path) -> io::Result<()> {
         make(root, 0o755)?;
         for (name, mode) in USUAL {
             make(&root.join(name), mode)?;
@@ -207,10 +213,10 @@ fn white_out(host: &Path, mask: &Path, path: &Path) -> io::Result<()> {
 }
 
 /// A directory like this one, without what is in it.
-fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
+pub(super) fn copy_directory(from: &Path, to: &Path) -> io::Result<()> {
     let meta = fs::metadata(from)?;
     make(to, meta.mode() & 0o7777)?;
-    // An ordinary user cannot, and then owns what is seen inside.
+    // An ordinary user cannot, and then owns what is seen inside; so below.
     let _ = std::os::unix::fs::chown(to, Some(meta.uid()), Some(meta.gid()));
     Ok(())
 }
@@ -224,8 +230,22 @@ pub(super) fn make(path: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-/// Copies what others may read of the host's `/etc`, for a disk without layers.
-pub(super) fn copy_readable(from: &Path, to: &Path) -> io::Result<()> {
+/// Lets an ordinary user remove what the overlay leaves in its work directories.
+pub(super) fn open_work(work: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(work).into_iter().flatten() {
+        let entry = entry?.path();
+        for left in ["work", "index"] {
+            let left = entry.join(left);
+            if left.exists() {
+                fs::set_permissions(&left, fs::Permissions::from_mode(0o700))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies what others may read.
+fn copy_readable(from: &Path, to: &Path) -> io::Result<()> {
     copy_directory(from, to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
@@ -238,6 +258,7 @@ pub(super) fn copy_readable(from: &Path, to: &Path) -> io::Result<()> {
             copy_readable(&entry.path(), &target)?;
         } else if meta.is_file() {
             fs::copy(entry.path(), &target)?;
+            let _ = std::os::unix::fs::chown(&target, Some(meta.uid()), Some(meta.gid()));
         }
     }
     Ok(())

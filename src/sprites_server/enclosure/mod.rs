@@ -5,6 +5,8 @@
 //! cannot give is said in [`Facilities`]; a policy that cannot be enforced is refused (RUL-L-113).
 
 #[cfg(target_os = "linux")]
+mod birth;
+#[cfg(target_os = "linux")]
 mod cgroup;
 #[cfg(target_os = "linux")]
 mod host;
@@ -82,7 +84,9 @@ pub struct Plan {
     pub id: String,
     /// The name that commands see as their host name.
     pub hostname: String,
-    /// A directory that belongs to this sprite. The enclosure makes `upper` and `work` in it (overlay), or `disk` (copy).
+    /// A directory that belongs to this sprite. The enclosure makes `upper` and `work` in it (overlay), or `disk` (copy),
+    /// and a mount point. With an overlay, `upper` is what was written since the newest layer, and after a close may become
+    /// one by being renamed; what is in it is the enclosure's business. `work` holds nothing that has to be kept.
     pub directory: PathBuf,
     /// Read-only layers of its past, newest first; on top of what the host gives every sprite. Empty with [`Disk::Copy`].
     pub layers: Vec<PathBuf>,
@@ -116,7 +120,8 @@ pub trait Enclosure: Send + Sync {
     fn spawner(&self) -> Arc<dyn Spawner>;
 
     /// The root directory as commands see it. Resolve below it with `openat2(RESOLVE_IN_ROOT)` only: what is inside is
-    /// not to be trusted.
+    /// not to be trusted. Whoever holds it holds the disk: let go of it before a close, or the next opening finds the disk
+    /// in use.
     ///
     /// # Errors
     /// [`EnclosureError::Closed`].

@@ -1,4 +1,4 @@
-//! A running enclosure, seen from the server: the handshake, the conversation with the first process, the end.
+//! A running enclosure, seen from the server: the conversation with the first process, and the end.
 //!
 //! A thread per enclosure reads what the first process says; requests are written by whoever asks, on the blocking pool.
 //! The thread ends when the socket does; it then kills what is left, waits for the outer process, removes the control
@@ -11,26 +11,21 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use fountain_process::{Spawner, Waiting};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::Signal;
 use tokio::sync::{oneshot, watch};
 
-use super::cgroup::Group;
+use super::birth::{Made, Outer};
 use super::settings::UplinkHandle;
 use super::spawn::Inside;
-use super::wire::{self, Event, Identity, Refusal, Request, Setup};
+use super::wire::{self, Event, Refusal, Request};
 use super::{Enclosure, EnclosureError, Stream, layout};
 use crate::policy::Policy;
 
-/// A step of the handshake takes milliseconds; a disk under load, longer.
-const STEP: Duration = Duration::from_secs(20);
-/// Ids of a sprite, when the host can map them.
-const RANGE: &str = "0 0 65536";
 /// What the reader of one socket needs.
 const STACK: usize = 256 * 1024;
 
@@ -58,121 +53,11 @@ pub(super) enum Call {
 
 /// A command that was started.
 pub(super) struct Running {
-    /// Its number inside.
-    pub inner: i32,
+    pub held: Held,
     /// Its number outside.
     pub pid: i32,
     pub terminal: Option<OwnedFd>,
     pub exit: oneshot::Receiver<ExitStatus>,
-}
-
-/// An enclosure whose first process is ready, before anybody listens to it.
-pub(super) struct Made {
-    socket: UnixStream,
-    outer: Outer,
-    first: OwnedFd,
-    root: OwnedFd,
-    /// The tun device, if there is to be a way out.
-    pub device: Option<OwnedFd>,
-}
-
-/// The outer process and its control group; ended and reaped when dropped, the group after that.
-struct Outer {
-    child: Child,
-    first: Option<OwnedFd>,
-    _group: Group,
-}
-
-impl Drop for Outer {
-    fn drop(&mut self) {
-        if let Some(first) = &self.first {
-            let _ = rustix::process::pidfd_send_signal(first, Signal::KILL);
-        } else {
-            let _ = self.child.kill();
-        }
-        if let Err(error) = self.child.wait() {
-            tracing::error!(%error, "the outer process of a sandbox could not be waited for");
-        }
-    }
-}
-
-/// Starts the processes and waits until the first one is ready. Blocks.
-pub(super) fn make(setup: &Setup, group: Group) -> Result<Made, EnclosureError> {
-    let (socket, theirs) = UnixStream::pair()?;
-    socket.set_read_timeout(Some(STEP))?;
-    socket.set_write_timeout(Some(STEP))?;
-    let child = Command::new(&setup.helper)
-        .args(&setup.helper_args)
-        .arg(super::init::OUTER)
-        .env_clear()
-        .current_dir("/")
-        .stdin(Stdio::from(OwnedFd::from(theirs)))
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| failed("the helper cannot be started", &error))?;
-    let mut outer = Outer {
-        child,
-        first: None,
-        _group: group,
-    };
-    outer
-        ._group
-        .add(outer.child.id())
-        .map_err(|error| failed("the control group", &error))?;
-    let request = Request::Setup(Box::new(setup.clone()));
-    wire::send(&socket, &request, &[])?;
-    let (pid, device) = match next(&socket)? {
-        (Event::Born(pid), fds) => (pid, fds.into_iter().next()),
-        _ => return Err(confused()),
-    };
-    let number = Pid::from_raw(pid).ok_or_else(confused)?;
-    // The outer process does not reap it before it has ended, and it waits for what follows.
-    let first = rustix::process::pidfd_open(number, PidfdFlags::empty()).map_err(io::Error::from)?;
-    outer.first = Some(first.try_clone()?);
-    wire::send(&socket, &request, &[])?;
-    let root = loop {
-        match next(&socket)? {
-            (Event::MapMe, _) if setup.identity == Identity::Range => {
-                for map in ["uid_map", "gid_map"] {
-                    fs::write(format!("/proc/{pid}/{map}"), RANGE)
-                        .map_err(|error| failed("the ids cannot be mapped", &error))?;
-                }
-                wire::send(&socket, &Request::Mapped, &[])?;
-            }
-            (Event::Ready, fds) => break fds.into_iter().next().ok_or_else(confused)?,
-            _ => return Err(confused()),
-        }
-    };
-    socket.set_read_timeout(None)?;
-    socket.set_write_timeout(None)?;
-    Ok(Made {
-        socket,
-        outer,
-        first,
-        root,
-        device,
-    })
-}
-
-fn next(socket: &UnixStream) -> Result<(Event, Vec<OwnedFd>), EnclosureError> {
-    match wire::receive(socket) {
-        Ok(Some((Event::Failed(why), _))) => Err(EnclosureError::Failed(why)),
-        Ok(Some(event)) => Ok(event),
-        Ok(None) => Err(EnclosureError::Failed("its first process ended".to_owned())),
-        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            Err(EnclosureError::Failed("its first process does not answer".to_owned()))
-        }
-        Err(error) => Err(error.into()),
-    }
-}
-
-fn confused() -> EnclosureError {
-    EnclosureError::Failed("its first process said something unexpected".to_owned())
-}
-
-fn failed(what: &str, error: &io::Error) -> EnclosureError {
-    EnclosureError::Failed(format!("{what}: {error}"))
 }
 
 impl Sandbox {
@@ -215,7 +100,7 @@ impl Drop for Sandbox {
 }
 
 impl Shared {
-    fn listen(&self, socket: &UnixStream) {
+    fn listen(self: &Arc<Self>, socket: &UnixStream) {
         loop {
             match wire::receive::<Event>(socket) {
                 Ok(Some((event, fds))) => self.hear(event, fds),
@@ -228,19 +113,14 @@ impl Shared {
         }
     }
 
-    fn hear(&self, event: Event, fds: Vec<OwnedFd>) {
+    fn hear(self: &Arc<Self>, event: Event, fds: Vec<OwnedFd>) {
         match event {
             Event::Spawned(id, inner) => {
                 let Some(Call::Spawn(answer)) = self.take(id) else {
                     return;
                 };
-                let running = self.running(inner, fds);
-                if let Err(Ok(unwanted)) = answer.send(running) {
-                    // Who asked is gone. Nobody else knows of this process.
-                    let _ =
-                        nix::sys::signal::killpg(nix::unistd::Pid::from_raw(unwanted.pid), nix::sys::signal::SIGKILL);
-                    let _ = self.write(&Request::Release(inner), &[]);
-                }
+                // Where the one who asked is gone, the process is killed.
+                let _ = answer.send(self.running(inner, fds));
             }
             Event::Socket(id) => {
                 let Some(Call::Socket(answer)) = self.take(id) else {
@@ -266,14 +146,18 @@ impl Shared {
         }
     }
 
-    fn running(&self, inner: i32, fds: Vec<OwnedFd>) -> io::Result<Running> {
+    fn running(self: &Arc<Self>, inner: i32, fds: Vec<OwnedFd>) -> io::Result<Running> {
         let mut fds = fds.into_iter();
         let handle = fds.next().ok_or_else(missing)?;
         let pid = number_outside(&handle)?;
         let (exited, exit) = oneshot::channel();
         locked(&self.exits).insert(inner, exited);
         Ok(Running {
-            inner,
+            held: Held {
+                shared: Arc::clone(self),
+                inner,
+                unwanted: Some(pid),
+            },
             pid,
             terminal: fds.next(),
             exit,
@@ -326,6 +210,39 @@ impl Shared {
         let asking = move || self.ask(Call::Socket(answer), Request::Socket, &[]);
         tokio::task::spawn_blocking(asking).await.map_err(io::Error::other)??;
         answered.await.map_err(|_| gone())?
+    }
+}
+
+/// The first process keeps the number of a command taken for as long as this lives.
+pub(super) struct Held {
+    shared: Arc<Shared>,
+    inner: i32,
+    /// Its number outside, while nobody else knows of it.
+    unwanted: Option<i32>,
+}
+
+impl Held {
+    /// Somebody looks after the command now.
+    pub fn wanted(&mut self) {
+        self.unwanted = None;
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(pid) = self.unwanted {
+            // It is not released, so the number is its own.
+            let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL);
+        }
+        let (shared, inner) = (Arc::clone(&self.shared), self.inner);
+        let release = move || {
+            // An enclosure that is gone holds no numbers.
+            let _ = shared.write(&Request::Release(inner), &[]);
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(release)),
+            Err(_) => release(),
+        }
     }
 }
 

@@ -11,5 +11,9 @@ mod inside;
 mod isolation;
 #[path = "enclosure/lifecycle.rs"]
 mod lifecycle;
+#[path = "enclosure/ordinary.rs"]
+mod ordinary;
 #[path = "enclosure/terminal.rs"]
 mod terminal;
+#[path = "enclosure/uplink.rs"]
+mod uplink;

@@ -9,6 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nix::sys::signal::{SigSet, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, WaitIdStatus};
@@ -246,7 +247,7 @@ fn dress(command: &mut Command, spawn: &Spawn) {
 fn start(command: &mut Command) -> io::Result<i32> {
     let mut tries = 0;
     let child = loop {
-        match command.spawn() {
+        match unblocked(|| command.spawn()) {
             Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy && tries < BUSY_RETRIES => {
                 tries += 1;
                 pause();
@@ -255,6 +256,16 @@ fn start(command: &mut Command) -> io::Result<i32> {
         }
     };
     i32::try_from(child.id()).map_err(io::Error::other)
+}
+
+/// A child inherits which signals are blocked, and has to hear of its own children. What arrives here meanwhile is lost;
+/// whoever starts a command looks for the dead afterwards.
+fn unblocked<T>(work: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    let children = SigSet::from(Signal::SIGCHLD);
+    children.thread_unblock()?;
+    let done = work();
+    children.thread_block()?;
+    done
 }
 
 #[expect(

@@ -31,8 +31,10 @@ pub(super) fn run(socket: &UnixStream) -> Result<(), Failure> {
     let setup = receive_setup(socket)?;
     rustix::process::umask(Mode::from_raw_mode(0o022));
     nix::unistd::sethostname(&setup.hostname).during("host name")?;
-    mounts::enter(&setup)?;
+    let sysctl = mounts::enter(&setup)?;
     lock_in(&setup, socket)?;
+    sysctl.forbid_control_group_namespaces().during("control groups")?;
+    drop(sysctl);
     mounts::furnish(&setup, HOME).during("disk")?;
     let mut children = Children::new(setup.helper_args.clone()).during("/proc")?;
     let root = rustix::fs::openat(
@@ -54,9 +56,6 @@ pub(super) fn run(socket: &UnixStream) -> Result<(), Failure> {
         let [asked, died] = ready.map(|each| !each.revents().is_empty());
         if died {
             while let Ok(Some(_)) = signals.read_signal() {}
-            for (pid, status) in children.ended() {
-                wire::send(socket, &Event::Exited(pid, status), &[]).during("socket")?;
-            }
         }
         if asked {
             match wire::receive::<Request>(socket).during("socket")? {
@@ -64,6 +63,10 @@ pub(super) fn run(socket: &UnixStream) -> Result<(), Failure> {
                 // The server is gone, and with this process everything here.
                 None => return Ok(()),
             }
+        }
+        // After a request too: while a command is started, the signal is not seen.
+        for (pid, status) in children.ended() {
+            wire::send(socket, &Event::Exited(pid, status), &[]).during("socket")?;
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::ffi::CString;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -40,8 +40,24 @@ const BUSY_RETRIES: u32 = 400;
 const PLAIN: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 const INERT: MountFlags = PLAIN.union(MountFlags::NOEXEC);
 
+/// The kernel's settings, as they can be written: only for whoever holds this.
+pub(super) struct Sysctl(OwnedFd);
+
+impl Sysctl {
+    /// Forbids control group namespaces in the user namespace of this process and all below it. In one, root inside could
+    /// mount the hierarchies, whose files belong to its own number outside: its limits, and the group of the server.
+    pub fn forbid_control_group_namespaces(&self) -> io::Result<()> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        match rustix::fs::openat(&self.0, "user/max_cgroup_namespaces", flags, Mode::empty()) {
+            // A kernel that has none.
+            Err(Errno::NOENT) => Ok(()),
+            opened => fs::File::from(opened?).write_all(b"0"),
+        }
+    }
+}
+
 /// Makes the new root and moves into it; nothing of the host's is left.
-pub(super) fn enter(setup: &Setup) -> Result<(), Failure> {
+pub(super) fn enter(setup: &Setup) -> Result<Sysctl, Failure> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).during("mounts")?;
     let root = root(setup)?;
@@ -51,13 +67,14 @@ pub(super) fn enter(setup: &Setup) -> Result<(), Failure> {
             lay(setup, tree, &target)?;
         }
     }
-    proc(&root)?;
+    let sysctl = proc(&root)?;
     sys(&root);
     dev(&root)?;
     let run = needed(&root, "run")?;
-    tmpfs(&run, PLAIN, c"mode=755,size=25%").during("/run")?;
+    tmpfs(&run, PLAIN, c"mode=755,size=64m").during("/run")?;
     executable(setup, &root)?;
-    change_root(&root).during("root directory")
+    change_root(&root).during("root directory")?;
+    Ok(sysctl)
 }
 
 fn root(setup: &Setup) -> Result<OwnedFd, Failure> {
@@ -129,10 +146,12 @@ fn pause() {
     std::thread::sleep(std::time::Duration::from_millis(5));
 }
 
-fn proc(root: &OwnedFd) -> Result<(), Failure> {
+fn proc(root: &OwnedFd) -> Result<Sysctl, Failure> {
     let target = needed(root, "proc")?;
     rustix::mount::mount("proc", by_number(&target), "proc", INERT, None).during("/proc")?;
     let proc = directory(root, "proc").ok_or_else(|| Failure("/proc is gone".to_owned()))?;
+    // Opened before something lies over it.
+    let sysctl = directory(&proc, "sys").ok_or_else(|| Failure("/proc/sys is not there".to_owned()))?;
     for name in READ_ONLY {
         let Some(open) = directory(&proc, name) else { continue };
         rustix::mount::mount_bind(by_number(&open), by_number(&open)).during("/proc")?;
@@ -149,7 +168,7 @@ fn proc(root: &OwnedFd) -> Result<(), Failure> {
             tmpfs(&open, INERT | MountFlags::RDONLY, c"mode=555,size=4k").during("/proc")?;
         }
     }
-    Ok(())
+    Ok(Sysctl(sysctl))
 }
 
 /// Nice to have: without it a command does not see the devices of the host, which it cannot use.
@@ -196,7 +215,7 @@ fn dev(root: &OwnedFd) -> Result<(), Failure> {
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
     rustix::mount::mount("devpts", by_number(&pts), "devpts", flags, options).during("/dev/pts")?;
     let shm = needed(&dev, "shm")?;
-    tmpfs(&shm, PLAIN, c"mode=1777,size=25%").during("/dev/shm")
+    tmpfs(&shm, PLAIN, c"mode=1777,size=512m").during("/dev/shm")
 }
 
 /// The server's executable, for the commands that bring agents and terminals up.
@@ -309,13 +328,18 @@ pub(super) fn furnish(setup: &Setup, home: &str) -> io::Result<()> {
     write("/etc/resolv.conf", &resolver.unwrap_or_default())
 }
 
-/// Replaces a file, or a link that the host has in its place.
+/// Replaces a file, or a link that the host has in its place. Whoever is root for one id only cannot write to a file of
+/// the host's, but put another in its place.
 fn write(path: &str, content: &str) -> io::Result<()> {
-    if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) {
-        fs::remove_file(path)?;
-    }
-    if fs::read_to_string(path).is_ok_and(|before| before == content) {
+    let is_link = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
+    if !is_link && fs::read_to_string(path).is_ok_and(|before| before == content) {
         return Ok(());
     }
-    fs::write(path, content)
+    let new = format!("{path}.fountain");
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    fs::write(&new, content)?;
+    fs::rename(new, path)
 }

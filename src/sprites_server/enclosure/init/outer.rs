@@ -11,6 +11,8 @@ use super::super::wire::{self, Event, Identity, Request, Setup};
 use super::{Explain, FIRST, Failure, OpenDevice, hung_up, netlink};
 
 pub(super) fn run(socket: &UnixStream, open_device: OpenDevice) -> Result<(), Failure> {
+    // Whoever is inside shall not open the server's terminal, and an interrupt from there is for the server alone.
+    rustix::process::setsid().during("session")?;
     let setup = receive_setup(socket)?;
     let others = CloneFlags::CLONE_NEWNS
         | CloneFlags::CLONE_NEWPID

@@ -147,7 +147,9 @@ pub async fn finish(started: Started) -> Said {
 async fn read(pipe: Option<fountain_process::Output>) -> String {
     let mut bytes = Vec::new();
     if let Some(mut pipe) = pipe {
-        pipe.read_to_end(&mut bytes).await.unwrap();
+        let read = pipe.read_to_end(&mut bytes).await;
+        // The end of a terminal.
+        assert!(read.is_ok() || read.is_err_and(|error| error.raw_os_error() == Some(nix::libc::EIO)));
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
@@ -159,4 +161,21 @@ pub async fn until(what: &str, mut so: impl FnMut() -> bool) {
         assert!(tokio::time::Instant::now() < deadline, "never: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+}
+
+/// The control groups of this host whose names start so.
+pub fn control_groups(start: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut look = vec![PathBuf::from("/sys/fs/cgroup")];
+    while let Some(directory) = look.pop() {
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name().to_string_lossy().starts_with(start) {
+                    found.push(entry.path());
+                }
+                look.push(entry.path());
+            }
+        }
+    }
+    found
 }

@@ -125,6 +125,12 @@ async fn what_others_may_not_read_in_etc_is_not_there() {
         eprintln!("NOT TESTED: everybody may read all of /etc on this host");
     }
     assert_eq!(sh(&*sprite, "head -c5 /etc/passwd").await.ok(), "root:");
+    assert_eq!(
+        sh(&*sprite, "stat -c %a /etc; echo x > /etc/passwd; cat /etc/passwd")
+            .await
+            .ok(),
+        "755\nx"
+    );
     sprite.close().await;
 }
 
@@ -180,6 +186,14 @@ async fn the_kernel_cannot_be_changed_from_inside() {
         "readlink /proc/1/exe",
         "ls /proc/1/root/",
         "hostname other",
+        "mount -t cgroup2 none /mnt",
+        "mount -t cgroup -o pids none /mnt",
+        "unshare -C true",
+        "unshare -mC mount -t cgroup2 none /mnt",
+        "unshare -mC mount -t cgroup -o pids none /mnt",
+        "unshare -UrmC mount -t cgroup2 none /mnt",
+        "unshare -n mount -t sysfs none /mnt",
+        "unshare -Urmn mount -t sysfs none /mnt",
         "ip link set lo down",
     ] {
         let said = sh(&*sprite, attempt).await;
@@ -195,6 +209,20 @@ async fn the_kernel_cannot_be_changed_from_inside() {
     }
     let after = fs::metadata("/dev/null").unwrap();
     assert_eq!(null.permissions(), after.permissions());
+    sprite.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_without_a_terminal_has_none_of_the_servers() {
+    let world = World::new();
+    let sprite = world.open("alpha").await;
+    let said = sh(&*sprite, "ps -o tty= -p $$; exec 3<>/dev/tty").await;
+    assert!(!said.status.success() && said.stdout.trim() == "?", "{said:?}");
+    let session = sh(&*sprite, "cut -d' ' -f6 /proc/self/stat").await.ok();
+    assert_eq!(session, "0", "its session began outside, with the outer process");
+    let started = start(&*sprite, launch(&*sprite, "sleep", &["60"])).await;
+    let own = nix::unistd::getsid(None).unwrap();
+    assert_ne!(nix::unistd::getsid(Some(started.leader)).unwrap(), own);
     sprite.close().await;
 }
 

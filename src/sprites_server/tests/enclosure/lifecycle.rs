@@ -11,29 +11,12 @@ use fountain_sprites::enclosure::{Enclosures, Plan};
 use fountain_sprites::policy::Policy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::inside::{LIMIT, World, finish, launch, sh, start, until};
+use crate::inside::{LIMIT, World, control_groups, finish, launch, sh, start, until};
 
 fn is_alive(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ")
         .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
-}
-
-fn control_groups(id: &str) -> Vec<PathBuf> {
-    let name = format!("fountain-{}-{id}", std::process::id());
-    let mut found = Vec::new();
-    let mut look = vec![PathBuf::from("/sys/fs/cgroup")];
-    while let Some(directory) = look.pop() {
-        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.file_name() == name.as_str() {
-                    found.push(entry.path());
-                }
-                look.push(entry.path());
-            }
-        }
-    }
-    found
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -131,6 +114,51 @@ async fn a_signal_to_the_group_ends_a_command_inside() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn many_short_commands_at_once_all_end_with_their_own_status() {
+    let world = World::new();
+    let sprite = world.open("alpha").await;
+    let run = |number: i32| {
+        let sprite = std::sync::Arc::clone(&sprite);
+        tokio::spawn(async move { sh(&*sprite, &format!("echo {number}; exit {}", number % 200)).await })
+    };
+    let running: Vec<_> = (0..100).map(|number| (number, run(number))).collect();
+    for (number, said) in running {
+        let said = said.await.unwrap();
+        assert_eq!(
+            (said.stdout.trim(), said.status.code()),
+            (number.to_string().as_str(), Some(number % 200))
+        );
+    }
+    assert_eq!(
+        sh(&*sprite, "ps -e -o stat= | grep -c Z").await.stdout.trim(),
+        "0",
+        "nobody is left unreaped"
+    );
+    sprite.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_runs_inside_and_is_stopped_there() {
+    use fountain_process::{Ledger, STOPPED, Session};
+    let world = World::new();
+    let sprite = world.open("alpha").await;
+    let (ledger, _) = Ledger::open(&world.directory.path().join("ledger")).unwrap();
+    let script = "trap '' TERM; sleep 61 & echo started; wait; sleep 62";
+    let command = launch(&*sprite, "sh", &["-c", script]);
+    let spawner = sprite.spawner();
+    let session = Session::start(&spawner, "s-1".to_owned(), script.to_owned(), command, &ledger)
+        .await
+        .unwrap();
+    let group = session.group().unwrap().clone();
+    assert!(group.lives().await);
+    until("it has started", || session.tail().stdout > 0).await;
+    assert!(session.stop(Duration::from_millis(50)).await);
+    assert_eq!(session.exit().unwrap().code, STOPPED);
+    assert!(!group.lives().await);
+    sprite.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn closing_leaves_no_process_no_mount_and_no_control_group() {
     let world = World::new();
     let plan = world.plan("alpha");
@@ -152,11 +180,17 @@ async fn closing_leaves_no_process_no_mount_and_no_control_group() {
     if !limited {
         eprintln!("NOT TESTED: no control groups on this host");
     }
-    assert_eq!(!control_groups(&id).is_empty(), limited);
+    assert_eq!(
+        !control_groups(&format!("fountain-{}-{id}", std::process::id())).is_empty(),
+        limited
+    );
     tokio::time::timeout(LIMIT, sprite.close()).await.unwrap();
     assert_eq!(in_it(), 0);
     assert_eq!(started.exit.await.unwrap().signal(), Some(9));
-    assert_eq!(control_groups(&id), Vec::<PathBuf>::new());
+    assert_eq!(
+        control_groups(&format!("fountain-{}-{id}", std::process::id())),
+        Vec::<PathBuf>::new()
+    );
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(directory.to_str().unwrap()));
     fs::remove_dir_all(directory).unwrap();
@@ -257,7 +291,7 @@ async fn a_checkpoint_is_the_upper_directory_as_a_layer() {
     let world = World::new();
     let plan = world.plan("alpha");
     let sprite = world.open_plan(plan.clone()).await;
-    let script = "echo one > note; echo one > /tmp/t; mkdir -p d/e; rm -f /etc/motd /etc/issue; echo x > /etc/new";
+    let script = "chmod 711 / /opt; echo one > note; echo one > /tmp/t; mkdir -p d/e; rm -f /etc/motd /etc/issue; echo x > /etc/new";
     sh(&*sprite, script).await.ok();
     sprite.close().await;
     let layer = world.directory.path().join("server").join("layer");
@@ -269,8 +303,8 @@ async fn a_checkpoint_is_the_upper_directory_as_a_layer() {
     };
     let sprite = world.open_plan(plan.clone()).await;
     assert_eq!(
-        sh(&*sprite, "cat note /tmp/t; stat -c %a /tmp").await.ok(),
-        "one\none\n1777"
+        sh(&*sprite, "cat note /tmp/t; stat -c %a /tmp / /opt").await.ok(),
+        "one\none\n1777\n711\n711"
     );
     sh(&*sprite, "echo two > note; rm -r d /tmp/t; echo new > later")
         .await

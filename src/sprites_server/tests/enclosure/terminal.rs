@@ -39,7 +39,7 @@ async fn a_terminal_takes_input_and_is_resized() {
         let mut step = 0;
         let mut buffer = [0; 512];
         loop {
-            let length = output.read(&mut buffer).await.unwrap();
+            let length = output.read(&mut buffer).await.unwrap_or(0);
             if length == 0 {
                 return seen;
             }
@@ -63,6 +63,21 @@ async fn a_terminal_takes_input_and_is_resized() {
     let seen = tokio::time::timeout(LIMIT, talk).await.unwrap();
     assert!(seen.contains("50 132"), "{seen:?}");
     assert_eq!(started.exit.await.unwrap().code(), Some(3));
+    sprite.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_signal_is_blocked_or_ignored() {
+    let world = World::new();
+    let sprite = world.open("alpha").await;
+    // The first 28: the C library has signals of its own further up.
+    let script = "sed -n 's/^Sig[BI][lg][kn].*\\(.......\\)$/\\1/p' /proc/self/status; seq 1 9999999 | head -1";
+    let expected = "0000000\n0000000\n1";
+    assert_eq!(sh(&*sprite, script).await.ok(), expected);
+    let said = finish(start(&*sprite, on_terminal(&*sprite, script, 24, 80)).await)
+        .await
+        .ok();
+    assert_eq!(said.replace('\r', ""), expected);
     sprite.close().await;
 }
 
