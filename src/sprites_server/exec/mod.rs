@@ -27,7 +27,7 @@ use fountain_process::{Launch, Ledger, Leftovers, Registry, Session, StartError,
 use serde_json::json;
 
 pub use attachments::{Attachment, Attachments};
-pub use kill::kill;
+pub use kill::{Kill, KillError, kill};
 pub use once::{BODY_LIMIT, post};
 use query::{ExecQuery, Run};
 
