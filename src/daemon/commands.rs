@@ -16,7 +16,7 @@ use super::{
     State, paths, sandboxes,
     wire::{self, Answer, Code, Refusal, Request},
 };
-use crate::process::{Event, Launch, Leftovers, OneShot, Session, StartError, Stderr, Stdin, resolve};
+use crate::process::{Event, Launch, Leftovers, Local, OneShot, Session, Spawner, StartError, Stderr, Stdin, resolve};
 
 /// A program that could not start.
 const NOT_STARTED: i32 = 127;
@@ -111,7 +111,8 @@ pub async fn exec(state: &Arc<State>, name: &str, mut request: Request) -> Answe
         Ok(prepared) => prepared,
         Err(reason) => return Ok(result(format!("{reason}\n").as_bytes(), NOT_STARTED)),
     };
-    let starting = Session::start(state.session_id(), shown, launch, &state.ledger);
+    let local = local();
+    let starting = Session::start(&local, state.session_id(), shown, launch, &state.ledger);
     let command = match state.registry.start_one_shot(name, starting).await {
         Ok(command) => command,
         Err(StartError::Refused(error)) => {
@@ -191,16 +192,23 @@ pub async fn spawn(state: &Arc<State>, name: &str, mut request: Request) -> Resu
     let prepared = on_pool(move || asked.prepare(&here, stdin, Stderr::Journal, Leftovers::SESSION)).await?;
     let starting = async {
         let reason = match prepared {
-            Ok((shown, launch)) => match Session::start(state.session_id(), shown, launch, &state.ledger).await {
-                Ok(session) => return Ok(session),
-                Err(error) => format!("{requested}: {error}"),
-            },
+            Ok((shown, launch)) => {
+                match Session::start(&local(), state.session_id(), shown, launch, &state.ledger).await {
+                    Ok(session) => return Ok(session),
+                    Err(error) => format!("{requested}: {error}"),
+                }
+            }
             Err(reason) => reason,
         };
         let output = format!("fountain runner: {reason}\n");
         Ok(Session::ended(state.session_id(), requested, &output, NOT_STARTED, &state.ledger).await)
     };
     state.registry.start(name, starting).await.map_err(|_| stopped())
+}
+
+/// The commands of a runner are processes of this host.
+fn local() -> Arc<dyn Spawner> {
+    Arc::new(Local)
 }
 
 /// The sessions of a sandbox, newest first, as the server reads them.

@@ -4,18 +4,24 @@
 //! a file at the same offsets, so a position means the same in both and memory can move into the file without anyone
 //! noticing. One [`Recorder`] writes; any number of readers follow. A journal that cannot be written makes its recorder
 //! wait, and with it the pipes and the process; nothing is dropped (RUL-43).
+//!
+//! A durable journal keeps nothing in memory: every record is in the file, and with it in the kernel, before any reader
+//! hears of it, so a killed server loses none that it showed. It has a [`Bound`] (RUL-L-114); `recovery` reads it again.
 
 use std::{
     fs::File,
     io,
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use bytes::Bytes;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 /// Most bytes of one chunk of output (runner-protocol 2).
 pub const CHUNK: usize = 32 * 1024;
@@ -40,10 +46,53 @@ pub enum Stream {
 /// How a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// The code to report.
+    /// The code to report; see [`Self::verdict`].
     pub code: i32,
     /// Whether all output had ended by then. False: something else still holds a pipe.
     pub output_ended: bool,
+    /// Nobody knows how it ended, or not all of its output could be kept: there is no verdict, and `code` means nothing
+    /// (RUL-L-112, RUL-L-114). Only sessions of a durable ledger end like this.
+    pub lost: bool,
+}
+
+impl Exit {
+    /// An end without a verdict.
+    pub const LOST: Self = Self {
+        code: 1,
+        output_ended: false,
+        lost: true,
+    };
+
+    /// An end with all output and this code.
+    pub fn whole(code: i32) -> Self {
+        Self {
+            code,
+            output_ended: true,
+            lost: false,
+        }
+    }
+
+    /// The code, if there is one to report.
+    pub fn verdict(&self) -> Option<i32> {
+        (!self.lost).then_some(self.code)
+    }
+}
+
+/// How much a durable journal takes, and how long its process waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Most bytes of the file.
+    pub bytes: u64,
+    /// How long a process whose output cannot be kept may go on without being read.
+    pub patience: Duration,
+}
+
+impl Bound {
+    /// 4 GiB, ten minutes (RUL-L-114).
+    pub const SPRITE: Self = Self {
+        bytes: 4 << 30,
+        patience: Duration::from_secs(600),
+    };
 }
 
 /// How far a journal has come. `stdout` and `stderr` count output bytes, `end` counts journal bytes.
@@ -66,12 +115,13 @@ impl Tail {
     }
 }
 
-/// The reading side, shared. The file goes when the last holder does.
+/// The reading side, shared. The file goes when the last holder does, a durable one only after [`Self::discard`].
 #[derive(Debug)]
 pub struct Journal {
     store: Mutex<Store>,
     path: PathBuf,
     tail: watch::Receiver<Tail>,
+    stays: AtomicBool,
 }
 
 /// Where the bytes are: positions below `memory.len()` in memory, the others in the file.
@@ -97,15 +147,43 @@ impl Journal {
             store: Mutex::default(),
             path,
             tail,
+            stays: AtomicBool::new(false),
         });
         (
             Recorder {
                 journal: Arc::clone(&journal),
                 tail: sender,
                 memory_limit,
+                bound: None,
             },
             journal,
         )
+    }
+
+    /// An empty journal that is written to `path` record by record, up to `bound`, and stays there.
+    pub fn create_durable(path: PathBuf, bound: Bound) -> (Recorder, Arc<Self>) {
+        let (mut recorder, journal) = Self::create(path, 0);
+        recorder.bound = Some(bound);
+        journal.stays.store(true, Ordering::Release);
+        (recorder, journal)
+    }
+
+    /// A journal that was written before: `file` holds records up to `tail.end`, and nothing more will come.
+    pub(super) fn reopened(path: PathBuf, file: Option<File>, tail: Tail) -> Arc<Self> {
+        Arc::new(Self {
+            store: Mutex::new(Store {
+                memory: Vec::new(),
+                file: file.map(Arc::new),
+            }),
+            path,
+            tail: watch::channel(tail).1,
+            stays: AtomicBool::new(true),
+        })
+    }
+
+    /// Lets the file of a durable journal go with its last holder.
+    pub(super) fn discard(&self) {
+        self.stays.store(false, Ordering::Release);
     }
 
     /// How far it has come by now.
@@ -139,7 +217,7 @@ impl Journal {
 
 impl Drop for Journal {
     fn drop(&mut self) {
-        if self.store().file.is_none() {
+        if self.store().file.is_none() || self.stays.load(Ordering::Acquire) {
             return;
         }
         let path = std::mem::take(&mut self.path);
@@ -194,6 +272,8 @@ pub enum Delay {
     None,
     /// The journal could not be written for a while; time that counted against the process should start anew.
     Disk,
+    /// The journal could not be written for as long as its [`Bound`] allows: the chunk is not in it.
+    GaveUp,
 }
 
 /// The writing side, of which there is one.
@@ -205,20 +285,35 @@ pub struct Recorder {
     journal: Arc<Journal>,
     tail: watch::Sender<Tail>,
     memory_limit: usize,
+    bound: Option<Bound>,
 }
 
 impl Recorder {
-    /// Appends one chunk and tells the readers. Waits as long as the disk refuses.
+    /// Whether another chunk could go beyond the bound, so that nothing more may be read from the process.
+    pub fn is_full(&self) -> bool {
+        let most = (HEADER + CHUNK) as u64;
+        self.bound
+            .is_some_and(|bound| self.tail.borrow().end + most > bound.bytes)
+    }
+
+    /// How long a process may wait for a journal that takes nothing more.
+    pub(super) fn patience(&self) -> Duration {
+        self.bound.map_or(Duration::MAX, |bound| bound.patience)
+    }
+
+    /// Appends one chunk and tells the readers. Waits as long as the disk refuses, up to the bound's patience.
     pub async fn append(&mut self, stream: Stream, data: &[u8]) -> Delay {
         let mut delay = Delay::None;
         for data in data.chunks(CHUNK) {
             let record = encode(stream, data);
             let grown = record.len() as u64;
             let position = self.tail.borrow().end;
-            if let Some(record) = self.keep(record)
-                && self.spill(record, position).await == Delay::Disk
-            {
-                delay = Delay::Disk;
+            if let Some(record) = self.keep(record) {
+                match self.spill(record, position).await {
+                    Delay::None => {}
+                    Delay::Disk => delay = Delay::Disk,
+                    Delay::GaveUp => return Delay::GaveUp,
+                }
             }
             self.tail.send_modify(|tail| {
                 tail.end += grown;
@@ -267,12 +362,16 @@ impl Recorder {
 
     async fn spill(&self, record: Vec<u8>, position: u64) -> Delay {
         let mut delay = Delay::None;
+        let began = Instant::now();
         while let Err(error) = self.write(record.clone(), position).await {
             if delay == Delay::None {
                 tracing::warn!(%error, "the journal cannot be written; its process waits");
                 delay = Delay::Disk;
             }
-            tokio::time::sleep(DISK_RETRY).await;
+            if began.elapsed() >= self.patience() {
+                return Delay::GaveUp;
+            }
+            tokio::time::sleep(DISK_RETRY.min(self.patience())).await;
         }
         if delay == Delay::Disk {
             tracing::info!("the journal can be written again");
@@ -310,8 +409,8 @@ impl Drop for Recorder {
         self.tail.send_if_modified(|tail| {
             let lost = tail.exit.is_none();
             tail.exit.get_or_insert(Exit {
-                code: 1,
-                output_ended: false,
+                lost: self.bound.is_some(),
+                ..Exit::LOST
             });
             lost
         });

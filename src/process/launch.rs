@@ -21,7 +21,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::identity::MARK;
+use super::{identity::MARK, terminal};
 
 /// Another thread that is between fork and exec may hold a file open that was just written; the kernel then refuses to
 /// run it. It is over in microseconds.
@@ -183,19 +183,16 @@ impl Spawner for Local {
 
 /// Starts the command in a process group of its own. Blocks; must run inside a tokio runtime.
 fn start(launch: &Launch, session: &str) -> io::Result<Started> {
-    if launch.terminal.is_some() {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, "no terminals here"));
-    }
     let mut command = Command::new(&launch.program);
     command
         .args(&launch.args)
         .env_clear()
         .envs(launch.env.iter().map(|(name, value)| (name, value)));
-    command
-        .env(MARK, session)
-        .current_dir(&launch.cwd)
-        .process_group(0)
-        .kill_on_drop(false);
+    command.env(MARK, session).current_dir(&launch.cwd).kill_on_drop(false);
+    if let Some(size) = launch.terminal {
+        return start_in_terminal(command, size);
+    }
+    command.process_group(0);
     command.stdin(match launch.stdin {
         Stdin::Null => Stdio::null(),
         Stdin::Pipe => Stdio::piped(),
@@ -211,18 +208,14 @@ fn start(launch: &Launch, session: &str) -> io::Result<Started> {
         }
     };
     let mut child = start_unless_busy(&mut command)?;
-    // A freshly started child has an id; it is taken away only when the child is reaped.
-    let id = child
-        .id()
-        .and_then(|id| i32::try_from(id).ok())
-        .ok_or_else(|| io::Error::other("no process id"))?;
+    let leader = leader(&child)?;
     let stdout = match shared {
         Some(shared) => Some(Box::new(shared) as Output),
         None => child.stdout.take().map(|pipe| Box::new(pipe) as Output),
     };
     let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as Output);
     Ok(Started {
-        leader: Pid::from_raw(id),
+        leader,
         stdin: child.stdin.take().map(|pipe| Box::new(pipe) as Input),
         stdout,
         stderr,
@@ -230,6 +223,36 @@ fn start(launch: &Launch, session: &str) -> io::Result<Started> {
         exit: Box::pin(async move { child.wait().await }),
         release: None,
     })
+}
+
+/// A session leader whose controlling terminal is a new one of this size.
+fn start_in_terminal(mut command: Command, size: WindowSize) -> io::Result<Started> {
+    let (master, slave) = terminal::open(size)?;
+    command
+        .stdin(slave.try_clone()?)
+        .stdout(slave.try_clone()?)
+        .stderr(slave);
+    terminal::lead_session(&mut command);
+    let mut child = start_unless_busy(&mut command)?;
+    // The command holds the other side, and with it the end of the output.
+    drop(command);
+    let leader = leader(&child)?;
+    let (stdin, stdout) = terminal::directions(&master)?;
+    Ok(Started {
+        leader,
+        stdin: Some(stdin),
+        stdout: Some(stdout),
+        stderr: None,
+        terminal: Some(master),
+        exit: Box::pin(async move { child.wait().await }),
+        release: None,
+    })
+}
+
+fn leader(child: &Child) -> io::Result<Pid> {
+    // A freshly started child has an id; it is taken away only when the child is reaped.
+    let id = child.id().and_then(|id| i32::try_from(id).ok());
+    id.map(Pid::from_raw).ok_or_else(|| io::Error::other("no process id"))
 }
 
 fn start_unless_busy(command: &mut Command) -> io::Result<Child> {

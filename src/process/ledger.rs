@@ -3,6 +3,8 @@
 //! It holds spilled journals and, for each process group, a record of leader, start time and boot. Whoever opens it takes
 //! a lock, ends what a killed daemon left running, and deletes the traces (RUL-46b). Only groups that are proven to be
 //! ours are killed: the leader lives and started when the record says, or a member carries the session's mark.
+//!
+//! A durable ledger keeps its journals, each with an index record, for the next server to find (RUL-L-112).
 
 use std::{
     fs::{self, DirBuilder, File, TryLockError},
@@ -18,7 +20,10 @@ use nix::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::identity;
+use super::{
+    identity,
+    journal::{Bound, Journal, MEMORY_LIMIT, Recorder},
+};
 
 /// Why the directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +47,7 @@ pub enum LedgerError {
 pub struct Ledger {
     directory: PathBuf,
     boot: String,
+    durable: Option<Bound>,
     _lock: File,
 }
 
@@ -64,6 +70,19 @@ impl Ledger {
     /// # Errors
     /// [`LedgerError::InUse`] when another daemon holds the lock; nothing was touched then.
     pub fn open(directory: &Path) -> Result<(Arc<Self>, usize), LedgerError> {
+        Self::open_as(directory, None)
+    }
+
+    /// As [`Self::open`], but journals and their index records stay: each session's output is in a file at once, up to
+    /// `bound`, and [`super::Session::recover`] finds it after a restart. Blocks.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_durable(directory: &Path, bound: Bound) -> Result<(Arc<Self>, usize), LedgerError> {
+        Self::open_as(directory, Some(bound))
+    }
+
+    fn open_as(directory: &Path, durable: Option<Bound>) -> Result<(Arc<Self>, usize), LedgerError> {
         let broken = |source| LedgerError::Io {
             path: directory.to_owned(),
             source,
@@ -87,18 +106,38 @@ impl Ledger {
             Err(TryLockError::Error(source)) => return Err(broken(source)),
         }
         let boot = identity::boot();
-        let killed = sweep(directory, &boot).map_err(broken)?;
+        let killed = sweep(directory, &boot, durable.is_some()).map_err(broken)?;
         Ok((
             Arc::new(Self {
                 directory: directory.to_owned(),
                 boot,
+                durable,
                 _lock: lock,
             }),
             killed,
         ))
     }
 
-    /// Where the journal of a session spills to.
+    /// The directory, if what sessions leave in it stays.
+    pub(super) fn durable_directory(&self) -> Option<PathBuf> {
+        self.durable.map(|_| self.directory.clone())
+    }
+
+    /// The directory itself.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The journal of a new session; `memory` bytes of it stay out of the file unless the ledger is durable.
+    pub(super) fn journal(&self, session: &str, memory: usize) -> (Recorder, Arc<Journal>) {
+        let path = self.journal_path(session);
+        match self.durable {
+            Some(bound) => Journal::create_durable(path, bound),
+            None => Journal::create(path, memory.min(MEMORY_LIMIT)),
+        }
+    }
+
+    /// Where the journal of a session is, or spills to.
     pub(super) fn journal_path(&self, session: &str) -> PathBuf {
         self.directory.join(format!("{session}.journal"))
     }
@@ -133,8 +172,8 @@ impl Drop for Entry {
     }
 }
 
-/// Kills what the records prove to be left over, then deletes records and journals.
-fn sweep(directory: &Path, boot: &str) -> io::Result<usize> {
+/// Kills what the records prove to be left over, then deletes records and, unless they are kept, journals.
+fn sweep(directory: &Path, boot: &str, keeps_journals: bool) -> io::Result<usize> {
     let mut killed = 0;
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -154,7 +193,7 @@ fn sweep(directory: &Path, boot: &str) -> io::Result<usize> {
                 }
                 fs::remove_file(&path)?;
             }
-            Some("journal") => fs::remove_file(&path)?,
+            Some("journal") if !keeps_journals => fs::remove_file(&path)?,
             _ => {}
         }
     }

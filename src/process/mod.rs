@@ -11,17 +11,20 @@
 
 mod group;
 mod identity;
+mod index;
 mod journal;
 mod launch;
 mod ledger;
 mod reader;
+mod recovery;
 mod registry;
 mod session;
 mod stdin;
+mod terminal;
 
 pub use group::Group;
 pub use identity::MARK;
-pub use journal::{CHUNK, Exit, Journal, MEMORY_LIMIT, Recorder, Stream, Tail};
+pub use journal::{Bound, CHUNK, Exit, Journal, MEMORY_LIMIT, Recorder, Stream, Tail};
 pub use launch::{
     Input, Launch, Leftovers, Local, LookupError, Output, Spawner, Started, Stderr, Stdin, Waiting, WindowSize, resolve,
 };
@@ -30,6 +33,7 @@ pub use reader::{Event, Reader};
 pub use registry::{OneShot, Registry, StartError};
 pub use session::{STOPPED, Session};
 pub use stdin::StdinError;
+pub use terminal::directions;
 
 #[cfg(test)]
 mod tests;

@@ -57,6 +57,12 @@ impl Reader {
         self.position
     }
 
+    /// Bytes that it holds in memory.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.fetched.iter().map(|(_, data)| HEADER + data.len()).sum()
+    }
+
     /// The next event, as soon as there is one. May be dropped and called again without losing anything.
     ///
     /// # Errors

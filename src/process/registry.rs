@@ -12,7 +12,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use futures_util::future::join_all;
@@ -120,6 +120,24 @@ impl Registry {
             .unwrap_or_default()
     }
 
+    /// Lists sessions that were found after a restart, oldest first.
+    pub fn adopt(&self, owner: &str, sessions: Vec<Arc<Session>>) {
+        let mut owners = self.owners();
+        let owner = owners.entry(owner.to_owned()).or_default();
+        owner.sessions.splice(0..0, sessions);
+        owner.forget_finished(self.finished_limit);
+    }
+
+    /// Forgets the sessions of every owner that ended more than `age` before `now` (RUL-L-112: 24 h).
+    pub fn forget_older(&self, age: Duration, now: SystemTime) {
+        for owner in self.owners().values_mut() {
+            owner.forget(|session| {
+                let ended = session.ended_at();
+                ended.is_some_and(|ended| now.duration_since(ended).is_ok_and(|since| since > age))
+            });
+        }
+    }
+
     /// Stops everything of an owner, all at once (runner-protocol P6). Sessions stay listed.
     pub async fn stop(&self, owner: &str, grace: Duration) {
         let (sessions, groups) = {
@@ -147,7 +165,9 @@ impl Registry {
     /// Forgets all sessions of an owner; call after [`Self::stop`]. Their journals go with their last reader.
     pub fn forget(&self, owner: &str) {
         if let Some(owner) = self.owners().get_mut(owner) {
-            owner.sessions.clear();
+            for session in owner.sessions.drain(..) {
+                session.discard();
+            }
             owner.abandoned.clear();
         }
     }
@@ -195,11 +215,19 @@ impl Owner {
     fn forget_finished(&mut self, limit: usize) {
         let finished = self.sessions.iter().filter(|session| session.exit().is_some()).count();
         let mut surplus = finished.saturating_sub(limit);
+        self.forget(|session| {
+            let goes = surplus > 0 && session.exit().is_some();
+            surplus -= usize::from(goes);
+            goes
+        });
+    }
+
+    fn forget(&mut self, mut goes: impl FnMut(&Session) -> bool) {
         let mut forgotten = Vec::new();
         self.sessions.retain(|session| {
-            let goes = surplus > 0 && session.exit().is_some();
+            let goes = goes(session);
             if goes {
-                surplus -= 1;
+                session.discard();
                 forgotten.extend(session.group().filter(|group| group.may_live()).cloned());
             }
             !goes

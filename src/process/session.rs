@@ -7,10 +7,11 @@
 use std::{
     future::Future,
     io,
-    os::unix::process::ExitStatusExt,
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
+    path::{Path, PathBuf},
     process::ExitStatus,
     sync::{
-        Arc,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, SystemTime, UNIX_EPOCH},
@@ -26,11 +27,14 @@ use tokio::{
 
 use super::{
     group::Group,
+    index::{self, End, Index},
     journal::{CHUNK, Delay, Exit, Journal, MEMORY_LIMIT, Recorder, Stream, Tail},
-    launch::{Input, Launch, Leftovers, Local, Output, Spawner, Started},
+    launch::{Input, Launch, Leftovers, Output, Spawner, Started, Waiting, WindowSize},
     ledger::{Entry, Ledger},
     reader::Reader,
+    recovery,
     stdin::{Queue, StdinError},
+    terminal,
 };
 
 /// The code of a session that this daemon stopped and that died of it.
@@ -43,9 +47,9 @@ const UNKNOWN: i32 = 1;
 /// A command that runs or has run.
 #[derive(Debug)]
 pub struct Session {
-    id: String,
-    command: String,
-    created_at: SystemTime,
+    index: Index,
+    /// The directory in which its traces stay, if they do.
+    traces: Option<PathBuf>,
     journal: Arc<Journal>,
     stdin: Queue,
     running: Option<Group>,
@@ -57,36 +61,53 @@ pub struct Session {
 struct Marks {
     stopping: AtomicBool,
     last_activity: AtomicU64,
+    ended_at: OnceLock<SystemTime>,
+    /// The master of its terminal, while it runs in one.
+    terminal: Mutex<Option<OwnedFd>>,
 }
 
 impl Session {
-    /// Starts a command. `command` is how it is shown in listings.
+    /// Starts a command. `command` is how it is shown in listings; `id` must be safe as a file name.
     ///
     /// # Errors
     /// The process could not be started; nothing is left behind.
-    pub async fn start(id: String, command: String, launch: Launch, ledger: &Arc<Ledger>) -> io::Result<Arc<Self>> {
-        Self::start_with_memory(id, command, launch, ledger, MEMORY_LIMIT).await
+    pub async fn start(
+        spawner: &Arc<dyn Spawner>,
+        id: String,
+        command: String,
+        launch: Launch,
+        ledger: &Arc<Ledger>,
+    ) -> io::Result<Arc<Self>> {
+        Self::start_with_memory(spawner, id, command, launch, ledger, MEMORY_LIMIT).await
     }
 
     /// As [`Self::start`], with another limit for the journal's memory.
     pub(super) async fn start_with_memory(
+        spawner: &Arc<dyn Spawner>,
         id: String,
         command: String,
         launch: Launch,
         ledger: &Arc<Ledger>,
         memory_limit: usize,
     ) -> io::Result<Arc<Self>> {
-        let (session, traces, leftovers) = (id.clone(), Arc::clone(ledger), launch.leftovers);
-        let mut started = Local.start(launch, session.clone()).await?;
-        let leader = started.leader;
-        let recording = tokio::task::spawn_blocking(move || traces.record(&session, leader));
+        let (traces, leftovers) = (Arc::clone(ledger), launch.leftovers);
+        let index = Index::begin(id, command, launch.cwd.display().to_string(), launch.terminal.is_some());
+        let mut started = spawner.start(launch, index.id.clone()).await?;
+        let (leader, noted) = (started.leader, index.clone());
+        let recording = tokio::task::spawn_blocking(move || {
+            note(traces.durable_directory().as_deref(), &noted);
+            traces.record(&noted.id, leader)
+        });
         let entry = recording.await.map_err(io::Error::other)?;
-        let (recorder, journal) = Journal::create(ledger.journal_path(&id), memory_limit);
+        let (recorder, journal) = ledger.journal(&index.id, memory_limit);
         let (reaped, is_reaped) = watch::channel(false);
         let group = Group::led_by(started.leader);
         let marks = Marks::now();
+        *marks.terminal() = started.terminal.take();
         let stdin = Queue::start(started.stdin.take(), is_reaped);
         let task = Task {
+            index: index.clone(),
+            traces: ledger.durable_directory(),
             recorder,
             leftovers,
             group: group.clone(),
@@ -96,9 +117,8 @@ impl Session {
         };
         tokio::spawn(task.run(started));
         Ok(Arc::new(Self {
-            id,
-            command,
-            created_at: SystemTime::now(),
+            index,
+            traces: ledger.durable_directory(),
             journal,
             stdin,
             running: Some(group),
@@ -108,22 +128,67 @@ impl Session {
 
     /// A session that has already ended with this output: the trace of a command that could not start.
     pub async fn ended(id: String, command: String, stdout: &str, code: i32, ledger: &Arc<Ledger>) -> Arc<Self> {
-        let (mut recorder, journal) = Journal::create(ledger.journal_path(&id), MEMORY_LIMIT);
-        recorder.append(Stream::Stdout, stdout.as_bytes()).await;
-        recorder
-            .finish(Exit {
-                code,
-                output_ended: true,
-            })
-            .await;
-        let stdin = Queue::start(None::<Input>, watch::channel(true).1);
+        Self::ended_with(id, command, (Stream::Stdout, stdout), code, ledger).await
+    }
+
+    /// As [`Self::ended`], with output of either stream.
+    pub async fn ended_with(
+        id: String,
+        command: String,
+        output: (Stream, &str),
+        code: i32,
+        ledger: &Arc<Ledger>,
+    ) -> Arc<Self> {
+        let mut index = Index::begin(id, command, String::new(), false);
+        let (mut recorder, journal) = ledger.journal(&index.id, MEMORY_LIMIT);
+        let exit = match recorder.append(output.0, output.1.as_bytes()).await {
+            Delay::GaveUp => Exit::LOST,
+            Delay::None | Delay::Disk => Exit::whole(code),
+        };
+        index.end = Some(End::of(exit, SystemTime::now()));
+        note_on_pool(ledger.durable_directory(), &index).await;
+        recorder.finish(exit).await;
+        Self::over(index, ledger, journal)
+    }
+
+    /// The sessions that an earlier server left in a durable ledger, oldest first. Those whose end was recorded keep
+    /// their verdict; the others replay what was written and end without one. Blocks.
+    ///
+    /// # Errors
+    /// The directory or a journal cannot be read.
+    pub fn recover(ledger: &Arc<Ledger>) -> io::Result<Vec<Arc<Self>>> {
+        let found = Index::all(ledger.directory())?;
+        recovery::drop_nameless(ledger.directory(), |id| found.iter().any(|index| index.id == id))?;
+        let recovered = found.into_iter().map(|index| Self::recovered(index, ledger));
+        recovered.collect()
+    }
+
+    fn recovered(mut index: Index, ledger: &Arc<Ledger>) -> io::Result<Arc<Self>> {
+        let end = match index.end {
+            Some(end) => end,
+            None => {
+                let end = End::of(Exit::LOST, SystemTime::now());
+                index.end = Some(end);
+                note(ledger.durable_directory().as_deref(), &index);
+                end
+            }
+        };
+        let journal = recovery::journal(ledger.journal_path(&index.id), end.exit())?;
+        Ok(Self::over(index, ledger, journal))
+    }
+
+    /// A session without a process.
+    fn over(index: Index, ledger: &Arc<Ledger>, journal: Arc<Journal>) -> Arc<Self> {
         let marks = Marks::now();
+        if let Some(end) = index.end {
+            let _ = marks.ended_at.set(index::time(end.at_ms));
+            marks.last_activity.store(end.at_ms / 1000, Ordering::Relaxed);
+        }
         Arc::new(Self {
-            id,
-            command,
-            created_at: SystemTime::now(),
+            index,
+            traces: ledger.durable_directory(),
             journal,
-            stdin,
+            stdin: Queue::start(None::<Input>, watch::channel(true).1),
             running: None,
             marks,
         })
@@ -131,17 +196,32 @@ impl Session {
 
     /// Its name.
     pub fn id(&self) -> &str {
-        &self.id
+        &self.index.id
     }
 
     /// How it is shown in listings.
     pub fn command(&self) -> &str {
-        &self.command
+        &self.index.command
+    }
+
+    /// Where it was started.
+    pub fn cwd(&self) -> &str {
+        &self.index.cwd
+    }
+
+    /// Whether it has a terminal: one output stream, and input without an end.
+    pub fn has_terminal(&self) -> bool {
+        self.index.tty
     }
 
     /// When it was started.
     pub fn created_at(&self) -> SystemTime {
-        self.created_at
+        index::time(self.index.created_ms)
+    }
+
+    /// When it ended, once it has.
+    pub fn ended_at(&self) -> Option<SystemTime> {
+        self.exit().and(self.marks.ended_at.get().copied())
     }
 
     /// When it last wrote or was written to, in whole seconds.
@@ -174,10 +254,7 @@ impl Session {
         let mut tail = self.journal.watch();
         let ended = tail.wait_for(|tail| tail.exit.is_some()).await;
         // An error would mean that the recorder went without ending its journal, which its drop rules out.
-        ended.ok().and_then(|tail| tail.exit).unwrap_or(Exit {
-            code: UNKNOWN,
-            output_ended: false,
-        })
+        ended.ok().and_then(|tail| tail.exit).unwrap_or(Exit::LOST)
     }
 
     /// Waits until there is more than `limit` output, or the end.
@@ -194,9 +271,46 @@ impl Session {
         self.stdin.write(data)
     }
 
-    /// Ends the input after everything that was queued before: a real end of file. Idempotent.
+    /// Ends the input after everything that was queued before: a real end of file. Idempotent. A terminal's input has no
+    /// end, so there nothing happens.
     pub fn close_stdin(&self) -> impl Future<Output = Result<(), StdinError>> + use<> {
-        self.stdin.close()
+        let closing = (!self.index.tty).then(|| self.stdin.close());
+        async move {
+            match closing {
+                Some(closing) => closing.await,
+                None => Ok(()),
+            }
+        }
+    }
+
+    /// Changes the size of its terminal; without one, or after the end, nothing happens.
+    ///
+    /// # Errors
+    /// The system refused it.
+    pub fn resize(&self, size: WindowSize) -> io::Result<()> {
+        match self.marks.terminal().as_ref() {
+            Some(master) => terminal::resize(master, size),
+            None => Ok(()),
+        }
+    }
+
+    /// Sends a signal to the whole group; after the end nothing happens.
+    pub fn signal(&self, which: Signal) {
+        if let Some(group) = &self.running {
+            group.signal(which);
+        }
+    }
+
+    /// Lets go of what a durable ledger keeps of it; its journal goes with the last reader.
+    pub(super) fn discard(&self) {
+        let Some(directory) = &self.traces else { return };
+        self.journal.discard();
+        let path = index::path(directory, &self.index.id);
+        let unlink = move || drop(std::fs::remove_file(path));
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(unlink)),
+            Err(_) => unlink(),
+        }
     }
 
     /// Ends the whole group: SIGTERM, `grace`, SIGKILL; a grace of zero kills at once. Also ends what an exited leader
@@ -223,9 +337,16 @@ impl Marks {
         let marks = Arc::new(Self {
             stopping: AtomicBool::new(false),
             last_activity: AtomicU64::new(0),
+            ended_at: OnceLock::new(),
+            terminal: Mutex::default(),
         });
         marks.touch();
         marks
+    }
+
+    fn terminal(&self) -> std::sync::MutexGuard<'_, Option<OwnedFd>> {
+        // A descriptor is there or not; nothing can be half done.
+        self.terminal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn touch(&self) {
@@ -236,6 +357,8 @@ impl Marks {
 
 /// The part that lives as long as the process.
 struct Task {
+    index: Index,
+    traces: Option<PathBuf>,
     recorder: Recorder,
     leftovers: Leftovers,
     group: Group,
@@ -284,7 +407,20 @@ impl Task {
         let (mut out, mut err) = (vec![0; CHUNK], vec![0; CHUNK]);
         let mut verdict = None;
         let mut drain: Option<Drain> = None;
+        let mut gave_up = false;
         while verdict.is_none() || stdout.is_some() || stderr.is_some() {
+            if gave_up || self.recorder.is_full() {
+                let patience = if gave_up {
+                    Duration::ZERO
+                } else {
+                    self.recorder.patience()
+                };
+                if verdict.is_none() {
+                    self.end_unread(&mut exit, patience).await;
+                    release.take().into_iter().for_each(|release| release());
+                }
+                return self.conclude(Exit::LOST, [stdout, stderr], [out, err]).await;
+            }
             let read = tokio::select! {
                 length = read(&mut stdout, &mut out) => Some((Stream::Stdout, length)),
                 length = read(&mut stderr, &mut err) => Some((Stream::Stderr, length)),
@@ -307,6 +443,7 @@ impl Task {
                 continue;
             };
             let delay = self.recorder.append(stream, data).await;
+            gave_up = delay == Delay::GaveUp;
             self.marks.touch();
             if let Some(drain) = &mut drain {
                 drain.last_byte = Instant::now();
@@ -316,13 +453,39 @@ impl Task {
                 }
             }
         }
-        let output_ended = stdout.is_none() && stderr.is_none();
-        self.recorder
-            .finish(Exit {
-                code: verdict.unwrap_or(UNKNOWN),
-                output_ended,
-            })
-            .await;
+        let exit = Exit {
+            code: verdict.unwrap_or(UNKNOWN),
+            output_ended: stdout.is_none() && stderr.is_none(),
+            lost: false,
+        };
+        self.conclude(exit, [stdout, stderr], [out, err]).await;
+    }
+
+    /// Waits for a process whose output can no longer be kept, and ends it when that takes too long (RUL-L-114).
+    async fn end_unread(&self, exit: &mut Waiting<io::Result<ExitStatus>>, patience: Duration) {
+        tracing::warn!(
+            session = self.index.id,
+            "a journal takes nothing more; its process is not read any longer"
+        );
+        let status = tokio::time::timeout(patience, &mut *exit).await;
+        let status = match status {
+            Ok(status) => status,
+            Err(_) => {
+                self.group.signal(Signal::SIGKILL);
+                exit.await
+            }
+        };
+        self.reap(status);
+    }
+
+    /// Records the end, tells it, and then looks after what the process left behind.
+    async fn conclude(mut self, exit: Exit, [stdout, stderr]: [Option<Output>; 2], [out, err]: [Vec<u8>; 2]) {
+        let now = SystemTime::now();
+        let _ = self.marks.ended_at.set(now);
+        drop(self.marks.terminal().take());
+        self.index.end = Some(End::of(exit, now));
+        note_on_pool(self.traces.take(), &self.index).await;
+        self.recorder.finish(exit).await;
         tokio::join!(
             discard(stdout, out),
             discard(stderr, err),
@@ -363,7 +526,10 @@ async fn read(pipe: &mut Option<Output>, buffer: &mut [u8]) -> usize {
         Ok(0) => *pipe = None,
         Ok(length) => return length,
         Err(error) => {
-            tracing::warn!(%error, "an output pipe broke");
+            // A terminal says like this that nobody has it open any more.
+            if error.raw_os_error() != Some(nix::libc::EIO) {
+                tracing::warn!(%error, "an output pipe broke");
+            }
             *pipe = None;
         }
     }
@@ -381,6 +547,22 @@ async fn expiry(drain: Option<Drain>) {
 async fn discard(mut pipe: Option<Output>, mut buffer: Vec<u8>) {
     while pipe.is_some() {
         read(&mut pipe, &mut buffer).await;
+    }
+}
+
+/// Writes the record of a session, if its ledger is durable. A full disk must not stop a command: a failure is told.
+fn note(directory: Option<&Path>, index: &Index) {
+    if let Some(directory) = directory
+        && let Err(error) = index.write(directory)
+    {
+        tracing::warn!(session = index.id, %error, "a session could not be recorded; a restart would forget it");
+    }
+}
+
+async fn note_on_pool(directory: Option<PathBuf>, index: &Index) {
+    if directory.is_some() {
+        let index = index.clone();
+        let _ = tokio::task::spawn_blocking(move || note(directory.as_deref(), &index)).await;
     }
 }
 

@@ -53,10 +53,14 @@ impl Place {
 
     async fn start(&self, id: &str, script: &str, stdin: Stdin, memory: usize) -> Arc<Session> {
         let launch = launch(self.directory.path(), script, stdin);
-        Session::start_with_memory(id.to_owned(), script.to_owned(), launch, &self.ledger, memory)
+        Session::start_with_memory(&local(), id.to_owned(), script.to_owned(), launch, &self.ledger, memory)
             .await
             .unwrap()
     }
+}
+
+fn local() -> Arc<dyn Spawner> {
+    Arc::new(Local)
 }
 
 fn launch(cwd: &Path, script: &str, stdin: Stdin) -> Launch {
@@ -132,13 +136,7 @@ async fn a_journal_beyond_its_memory_replays_from_byte_zero_and_leaves_no_file()
     let place = Place::new();
     let script = "i=0; while [ $i -lt 20000 ]; do echo line $i; i=$((i+1)); done; echo last >&2; exit 7";
     let session = place.start("s-1", script, Stdin::Null, 10_000).await;
-    assert_eq!(
-        ending(&session).await,
-        Exit {
-            code: 7,
-            output_ended: true
-        }
-    );
+    assert_eq!(ending(&session).await, Exit::whole(7));
     let expected: String = (0..20_000).map(|i| format!("line {i}\n")).collect();
     for _ in 0..2 {
         let (stdout, stderr, code) = rest(&mut session.reader()).await;
@@ -162,12 +160,7 @@ async fn positions_mean_the_same_in_memory_and_in_the_file() {
         let stream = if n % 3 == 0 { Stream::Stderr } else { Stream::Stdout };
         assert_eq!(recorder.append(stream, &[n; 7]).await, Delay::None);
     }
-    recorder
-        .finish(Exit {
-            code: 0,
-            output_ended: true,
-        })
-        .await;
+    recorder.finish(Exit::whole(0)).await;
     for (n, position) in (0..50_u8).zip(positions) {
         let mut reader = Reader::at(Arc::clone(&journal), position);
         let stream = if n % 3 == 0 { Stream::Stderr } else { Stream::Stdout };
@@ -194,12 +187,7 @@ async fn a_large_finished_journal_leaves_memory_and_reads_the_same() {
     let Event::Output { data: first, .. } = half_way.next().await.unwrap() else {
         panic!("no output")
     };
-    recorder
-        .finish(Exit {
-            code: 0,
-            output_ended: true,
-        })
-        .await;
+    recorder.finish(Exit::whole(0)).await;
     assert!(path.exists());
     assert!(rest(&mut Reader::new(Arc::clone(&journal))).await.0 == content);
     assert!([first.to_vec(), rest(&mut half_way).await.0].concat() == content);
@@ -362,7 +350,8 @@ async fn p45_and_rul_46a_a_child_that_holds_the_pipe_does_not_hold_the_exit() {
         ending(&session).await,
         Exit {
             code: 3,
-            output_ended: false
+            output_ended: false,
+            lost: false
         }
     );
     assert_eq!(rest(&mut session.reader()).await.0, b"out\n");
@@ -414,7 +403,7 @@ async fn a_start_that_fails_leaves_nothing() {
     let place = Place::new();
     let mut launch = launch(place.directory.path(), "true", Stdin::Null);
     launch.program = PathBuf::from("/no/such/program");
-    let failed = Session::start("s-1".to_owned(), String::new(), launch, &place.ledger).await;
+    let failed = Session::start(&local(), "s-1".to_owned(), String::new(), launch, &place.ledger).await;
     assert_eq!(failed.unwrap_err().kind(), std::io::ErrorKind::NotFound);
     assert_eq!(place.files("group"), 0);
 }
@@ -519,7 +508,8 @@ async fn the_record_of_a_group_goes_with_the_group() {
 
 async fn registered(place: &Place, registry: &Registry, id: &str, script: &str) -> Arc<Session> {
     let launch = launch(place.directory.path(), script, Stdin::Null);
-    let starting = Session::start(id.to_owned(), script.to_owned(), launch, &place.ledger);
+    let local = local();
+    let starting = Session::start(&local, id.to_owned(), script.to_owned(), launch, &place.ledger);
     registry.start("a", starting).await.unwrap()
 }
 
@@ -567,7 +557,7 @@ async fn a_command_that_starts_while_its_owner_is_stopped_is_ended() {
     let mut caught = None;
     let refused = {
         let starting = async {
-            let session = Session::start("s-1".to_owned(), String::new(), launch, &place.ledger).await?;
+            let session = Session::start(&local(), "s-1".to_owned(), String::new(), launch, &place.ledger).await?;
             caught = Some(Arc::clone(&session));
             registry.stop("a", Duration::ZERO).await;
             Ok(session)
@@ -585,7 +575,11 @@ async fn a_closed_registry_starts_nothing() {
     let registry = Registry::new(2);
     registry.close(Duration::ZERO).await;
     let launch = launch(place.directory.path(), "exec sleep 600", Stdin::Null);
-    let starting = Session::start("s-1".to_owned(), String::new(), launch, &place.ledger);
+    let local = local();
+    let starting = Session::start(&local, "s-1".to_owned(), String::new(), launch, &place.ledger);
     assert!(matches!(registry.start("a", starting).await, Err(StartError::Stopped)));
     eventually("its record is gone", || place.files("group") == 0).await;
 }
+
+#[path = "durable_tests.rs"]
+mod durable;
