@@ -84,7 +84,8 @@ impl Group {
         self.ends_within(AFTER_KILL).await
     }
 
-    async fn ends_within(&self, limit: Duration) -> bool {
+    /// Waits until nothing of it lives, up to `limit`. Answers whether it is gone.
+    pub async fn ends_within(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let (mut pause, longest) = LOOK;
         while self.lives().await {

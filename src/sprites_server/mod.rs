@@ -3,4 +3,5 @@
 //! `enclosure` is the port between what a sprite is (doors, state, checkpoints) and how this host keeps it apart.
 
 pub mod enclosure;
+pub mod exec;
 pub mod policy;
