@@ -72,7 +72,7 @@ impl Creations {
             "current_count": times.len(),
             "upgrade_available": false,
         });
-        let reset = u64::try_from(chrono::Utc::now().timestamp()).unwrap_or_default() + wait;
+        let reset = u64::try_from(crate::clock::now().timestamp()).unwrap_or_default() + wait;
         Err(Refusal::with(StatusCode::TOO_MANY_REQUESTS, body)
             .header("retry-after", wait)
             .header("x-ratelimit-limit", limit as u64)

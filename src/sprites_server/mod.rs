@@ -4,6 +4,7 @@
 
 mod api;
 mod checkpoints;
+mod clock;
 pub mod enclosure;
 pub mod exec;
 pub mod files;

@@ -109,7 +109,7 @@ async fn sweep(world: Arc<World>) {
         times.tick().await;
         world.registry.forget_older(exec::FINISHED_FOR, SystemTime::now());
         let store = Arc::clone(&world.store);
-        let swept = tokio::task::spawn_blocking(move || store.expire(chrono::Utc::now())).await;
+        let swept = tokio::task::spawn_blocking(move || store.expire(crate::clock::now())).await;
         if let Err(error) = swept.map_err(io::Error::other).flatten() {
             tracing::warn!(%error, "old checkpoints could not be removed");
         }

@@ -9,7 +9,6 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use chrono::Utc;
 use fountain_process::{Bound, Ledger, Registry, Session};
 use futures_util::FutureExt;
 use serde_json::json;
@@ -30,6 +29,9 @@ use crate::tokens::{Account, Tokens};
 const PATIENCE: Duration = Duration::from_secs(30);
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// Whoever changes a sprite holds it alone.
+type Gate = Arc<RwLock<()>>;
+
 /// Everything the doors share.
 pub struct World {
     pub store: Arc<Store>,
@@ -40,7 +42,7 @@ pub struct World {
     pub limits: Limits,
     pub creations: Creations,
     pub exec: exec::Settings,
-    gates: Mutex<HashMap<(String, String), Arc<RwLock<()>>>>,
+    gates: Mutex<HashMap<(String, String), Gate>>,
     insides: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Inside>>>>,
 }
 
@@ -103,7 +105,7 @@ impl World {
         }
     }
 
-    fn gate(&self, caller: &Caller) -> Arc<RwLock<()>> {
+    fn gate(&self, caller: &Caller) -> Gate {
         let mut gates = self.gates.lock().unwrap_or_else(PoisonError::into_inner);
         gates.retain(|_, gate| Arc::strong_count(gate) > 1);
         let key = (caller.account.as_str().to_owned(), caller.name.clone());
@@ -337,7 +339,7 @@ impl World {
         let mut sprite = self.sprite(&caller)?;
         self.enclosures.check(&policy)?;
         sprite.policy = policy.clone();
-        sprite.updated_at = Utc::now();
+        sprite.updated_at = crate::clock::now();
         self.save(&sprite).await?;
         let inside = self.inside(&sprite.id);
         let enclosure = inside.lock().await.enclosure.clone();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
-use chrono::Utc;
+
 use futures_util::stream;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -29,11 +29,11 @@ struct Lines(UnboundedSender<Value>);
 
 impl Lines {
     fn say(&self, kind: &str, data: &str) {
-        self.send(json!({"type": kind, "data": data, "time": rfc3339(Utc::now())}));
+        self.send(json!({"type": kind, "data": data, "time": rfc3339(crate::clock::now())}));
     }
 
     fn fail(&self, error: &str) {
-        self.send(json!({"type": "error", "error": error, "time": rfc3339(Utc::now())}));
+        self.send(json!({"type": "error", "error": error, "time": rfc3339(crate::clock::now())}));
     }
 
     fn send(&self, line: Value) {
@@ -64,7 +64,8 @@ pub async fn create(call: Call, body: web::Payload) -> Result<HttpResponse, Refu
             Ok(made) => {
                 let id = made.id();
                 lines_of.say("info", "Checkpoint created successfully");
-                let mut line = json!({"type": "info", "data": format!("  ID: {id}"), "time": rfc3339(Utc::now())});
+                let mut line =
+                    json!({"type": "info", "data": format!("  ID: {id}"), "time": rfc3339(crate::clock::now())});
                 if let Some(line) = line.as_object_mut() {
                     line.insert("global_id".to_owned(), made.global_id().into());
                 }

@@ -71,7 +71,7 @@ pub async fn create(mut call: Call, request: HttpRequest, body: web::Payload) ->
     {
         return Err(Refusal::invalid("invalid environment"));
     }
-    let now = Utc::now();
+    let now = crate::clock::now();
     let sprite = Sprite {
         id: id(),
         name: name.clone(),
@@ -120,7 +120,7 @@ pub async fn update(call: Call, request: HttpRequest, body: web::Payload) -> Res
         if let Some(labels) = wanted.labels {
             sprite.labels = labels;
         }
-        sprite.updated_at = Utc::now();
+        sprite.updated_at = crate::clock::now();
         world.save(&sprite).await?;
         Ok(sprite)
     });
@@ -181,7 +181,7 @@ pub async fn check(call: Call) -> Result<HttpResponse, Refusal> {
     };
     Ok(HttpResponse::Ok().json(json!({
         "sprite_name": sprite.name, "sprite_id": sprite.id, "status": status, "reason": reason,
-        "checked_at": rfc3339(Utc::now()), "elapsed": format!("{}ms", begun.elapsed().as_millis()),
+        "checked_at": rfc3339(crate::clock::now()), "elapsed": format!("{}ms", begun.elapsed().as_millis()),
     })))
 }
 

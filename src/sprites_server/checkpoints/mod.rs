@@ -7,8 +7,6 @@
 
 use std::sync::Arc;
 
-use chrono::Utc;
-
 use crate::api::refusal::Refusal;
 use crate::enclosure::Disk;
 use crate::state::Store;
@@ -84,7 +82,7 @@ pub async fn create(world: &World, mut sprite: Sprite, comment: String) -> Resul
         } else {
             copy(&store, &mut sprite, disk)?
         };
-        let now = Utc::now();
+        let now = crate::clock::now();
         let checkpoint = Checkpoint {
             number,
             sprite: sprite.id.clone(),
@@ -158,7 +156,7 @@ pub async fn restore(world: &World, mut sprite: Sprite, mut checkpoint: Checkpoi
     }
     world.close(&sprite).await;
     sprite.source = Some(checkpoint.global_id());
-    sprite.updated_at = Utc::now();
+    sprite.updated_at = crate::clock::now();
     sprite.begun = Some(if copies { Begun::Swap } else { Begun::Empty });
     if !copies {
         sprite.layers.clone_from(&checkpoint.layers);
@@ -167,7 +165,7 @@ pub async fn restore(world: &World, mut sprite: Sprite, mut checkpoint: Checkpoi
         store.save(&sprite)?;
         store.finish(&mut sprite)?;
         store.save(&sprite)?;
-        checkpoint.used_at = Utc::now();
+        checkpoint.used_at = crate::clock::now();
         store.save_checkpoint(&checkpoint)?;
         store.collect()?;
         Ok::<_, std::io::Error>(sprite)

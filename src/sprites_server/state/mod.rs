@@ -205,7 +205,7 @@ impl Store {
             let mut book = self.book();
             book.sprites.remove(&(sprite.owner.clone(), sprite.name.clone()));
             if let Some(epoch) = book.epochs.get_mut(&epoch_key(&sprite.owner, &sprite.name)) {
-                epoch.gone_at = Some(Utc::now());
+                epoch.gone_at = Some(crate::clock::now());
                 write_json(&self.root.join("epochs.json"), &book.epochs)?;
             }
         }
@@ -218,7 +218,7 @@ impl Store {
     /// The disk, outside; a stale epoch, inside.
     pub fn observe(&self, owner: &str, name: &str, epoch: u64) -> io::Result<Result<(), Stale>> {
         let mut book = self.book();
-        let (now, key) = (Utc::now(), epoch_key(owner, name));
+        let (now, key) = (crate::clock::now(), epoch_key(owner, name));
         let lives = book.sprites.contains_key(&(owner.to_owned(), name.to_owned()));
         let known = book.epochs.get(&key).copied();
         let known = known.filter(|known| lives || known.gone_at.is_none_or(|at| now - at < EPOCH_KEPT));

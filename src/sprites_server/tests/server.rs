@@ -1,5 +1,7 @@
 //! The whole server over real HTTP, above enclosures that are directories of this host.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing)] // a test that panics says where
+
 #[path = "server/host.rs"]
 mod host;
 
@@ -197,7 +199,7 @@ async fn rul_l_2_a_lower_epoch_is_refused_also_after_a_destroy() {
 }
 
 #[actix_web::test]
-async fn rul_l_110_of_two_deletes_one_finds_nothing_and_a_create_waits_for_a_delete() {
+async fn rul_l_110_of_two_deletes_one_finds_nothing() {
     let server = Server::new(Disk::Copy).await;
     server.create("a").await;
     let (one, two) = futures_util::join!(
@@ -282,4 +284,35 @@ async fn p_1_7_files_have_modes_and_links_lead_nowhere_outside() {
 fn the_fake_host_says_what_it_is() {
     use fountain_sprites::enclosure::{Enclosures, Network};
     assert_eq!(Host::new(Disk::Copy).facilities().network, Network::Host);
+}
+
+#[actix_web::test]
+async fn p_1_7_a_body_that_stops_half_way_changes_nothing() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let server = Server::new(Disk::Copy).await;
+    server.create("a").await;
+    server.write("a", "f", "old").await;
+    let mut socket = tokio::net::TcpStream::connect(server.address()).await.unwrap();
+    let head = "PUT /v1/sprites/a/fs/write?path=f HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer first\r\n\
+                Content-Length: 100\r\n\r\nnew";
+    socket.write_all(head.as_bytes()).await.unwrap();
+    socket.shutdown().await.unwrap();
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer).await;
+    assert!(!String::from_utf8_lossy(&answer).starts_with("HTTP/1.1 20"));
+    assert_eq!(server.read("a", "f").await, "old");
+}
+
+#[actix_web::test]
+async fn rul_l_111_a_checkpoint_that_is_deleted_is_gone_with_its_layer() {
+    let server = Server::new(Disk::Copy).await;
+    server.create("a").await;
+    server.write("a", "f", "one").await;
+    server.lines("/v1/sprites/a/checkpoint", json!({})).await;
+    assert_eq!(server.layers(), 1);
+    let path = "/v1/sprites/a/checkpoints/v1";
+    assert_eq!(server.status(Method::GET, path).await, StatusCode::OK);
+    assert_eq!(server.status(Method::DELETE, path).await, StatusCode::NO_CONTENT);
+    assert_eq!(server.status(Method::GET, path).await, StatusCode::NOT_FOUND);
+    assert_eq!(server.layers(), 0);
 }

@@ -129,6 +129,15 @@ impl Server {
         Self { root, disk, running }
     }
 
+    pub fn address(&self) -> std::net::SocketAddr {
+        self.running.address
+    }
+
+    /// How many layers are on the disk.
+    pub fn layers(&self) -> usize {
+        fs::read_dir(self.root.path().join("layers")).unwrap().count()
+    }
+
     /// The next server on the same root, after this one was given no time to put anything in order.
     pub async fn killed(self) -> Self {
         self.running.kill().await;
