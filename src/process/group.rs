@@ -101,7 +101,7 @@ impl Group {
     }
 
     /// A cheap look that a zombie can deceive: false is certain.
-    pub(super) fn may_live(&self) -> bool {
+    pub fn may_live(&self) -> bool {
         self.is_ours() && signal::killpg(self.id, None).is_ok()
     }
 

@@ -2,6 +2,18 @@
 //!
 //! `enclosure` is the port between what a sprite is (doors, state, checkpoints) and how this host keeps it apart.
 
+mod api;
+mod checkpoints;
+mod clock;
 pub mod enclosure;
 pub mod exec;
+pub mod files;
+mod limits;
 pub mod policy;
+mod server;
+mod state;
+mod tokens;
+mod world;
+
+pub use limits::Limits;
+pub use server::{Running, ServeError, Settings, serve};
