@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use fountain_actors::directory::ShutdownKind;
 use fountain_actors::domain::account::{Account, Actor, NewAudit, Scope};
 use fountain_actors::domain::agent::{Agent, AgentConfig, AgentFilter, Runtime};
@@ -30,6 +30,7 @@ use sha2::Digest;
 
 use super::data_dir::{Connection, DataDir, Remembered};
 use super::runner::Life;
+use super::sprites::{self, Kept};
 use super::{Context, Exit, render, serve};
 use crate::config;
 use crate::daemon::termination;
@@ -52,6 +53,22 @@ pub struct DevArgs {
     /// Where everything is kept.
     #[arg(long, default_value = "./.fountain")]
     data_dir: PathBuf,
+    /// Where machines come from: directories on this machine, or sandboxes kept apart (Linux).
+    #[arg(long, default_value = "runner")]
+    provider: Source,
+}
+
+/// What `dev` starts to have machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Source {
+    Runner,
+    Sprites,
+}
+
+/// It, started.
+enum Machines {
+    Runner(RunnerId),
+    Sprites(Kept),
 }
 
 /// What differs from a deployment: the runner is the provider, and the caps do not stop the twenty-first conversation.
@@ -77,31 +94,48 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
     let account = account(&store).await?;
     let api_key = api_key(&store, &dir, &account).await?;
     let environment = environment(&store, &account).await?;
-    let agent = agent(&store, &account, &environment).await?;
+    let agent = agent(&store, &account, &environment, args.provider).await?;
     let runner_key = runner_key(&store, &dir, &account).await?;
 
+    let mut settings = settings();
+    let mut kept = None;
+    if args.provider == Source::Sprites {
+        settings.default_provider = Provider::Sprites;
+        kept = Some(Kept::start_or_adopt(&dir).await?);
+    }
+    let sprites = match &kept {
+        Some(kept) => Some(kept.settings.clone()),
+        None => config::sprites(&context.env)?,
+    };
     let config = ServerConfig {
         listen: args.listen,
         public_url: config::public_url(&context.env),
-        settings: config::settings(&context.env, settings())?,
+        settings: config::settings(&context.env, settings)?,
         metrics_port: config::metrics_port(&context.env)?,
-        sprites: config::sprites(&context.env)?,
+        sprites,
         node: config::node_name(&context.env),
         landing,
     };
     let server = Server::start(config, store, lock, metrics).await?;
-    let runner = tokio::select! {
-        begun = begin(&server, &dir, account.id, runner_key) => match begun {
-            Ok(runner) => runner,
-            Err(error) => {
-                end(server, &dir).await?;
-                return Err(error);
-            }
+    let machines = match kept {
+        Some(kept) => Machines::Sprites(kept),
+        None => tokio::select! {
+            begun = begin(&server, &dir, account.id, runner_key) => match begun {
+                Ok(runner) => Machines::Runner(runner),
+                Err(error) => {
+                    end(server, &dir, None).await?;
+                    return Err(error);
+                }
+            },
+            () = stop.as_mut() => return end(server, &dir, None).await,
         },
-        () = stop.as_mut() => return end(server, &dir).await,
     };
 
     if context.json {
+        let runner = match &machines {
+            Machines::Runner(runner) => Some(*runner),
+            Machines::Sprites(_) => None,
+        };
         render::json(&json!({
             "url": server.url, "api_key": api_key.expose_secret(), "account_id": account.id, "agent_id": agent.id,
             "environment_id": environment.id, "runner_id": runner,
@@ -110,7 +144,7 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
         render::line(&hello(&server.url, &api_key, &agent, &args.data_dir));
     }
     stop.await;
-    end(server, &dir).await
+    end(server, &dir, Some(&machines)).await
 }
 
 /// Brings the runner to the server that listens already.
@@ -123,10 +157,14 @@ async fn begin(server: &Server, dir: &DataDir, account: AccountId, key: SecretSt
     connected(server, account).await
 }
 
-/// A clean stop: the turns first, then the runner that carries them.
-async fn end(server: Server, dir: &DataDir) -> anyhow::Result<Exit> {
+/// A clean stop: the turns first, then the runner or sprites server that carries them.
+async fn end(server: Server, dir: &DataDir, machines: Option<&Machines>) -> anyhow::Result<Exit> {
     tracing::info!("stopping; running turns end, their conversations are kept");
     server.stop(ShutdownKind::Clean).await;
+    if let Some(Machines::Sprites(kept)) = machines {
+        kept.end().await;
+        return Ok(Exit::Ok);
+    }
     if let Some(pid) = Life::of(&dir.connection_file())?.filter(|pid| *pid > 0) {
         let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         // It gives its commands three seconds; its lock says when it is gone.
@@ -217,9 +255,18 @@ async fn environment(store: &SqlStore, account: &Account) -> anyhow::Result<Envi
 }
 
 /// The demo agent, found by name; its command is brought up to date, because the executable may have moved.
-async fn agent(store: &SqlStore, account: &Account, environment: &Environment) -> anyhow::Result<Agent> {
+async fn agent(
+    store: &SqlStore,
+    account: &Account,
+    environment: &Environment,
+    source: Source,
+) -> anyhow::Result<Agent> {
     let program = std::env::current_exe().context("this executable's own path is not known")?;
-    let command = demo_command(&program)?;
+    let on_this_host = demo_command(&program)?;
+    let (command, provider) = match source {
+        Source::Runner => (on_this_host, Provider::Runner),
+        Source::Sprites => (sprites::demo_command(&on_this_host), Provider::Sprites),
+    };
     let now = SystemClock.now();
     let found = store
         .agents(account.id, AgentFilter::default())
@@ -228,11 +275,13 @@ async fn agent(store: &SqlStore, account: &Account, environment: &Environment) -
         .find(|one| one.config.name == DEMO);
     let version = AgentVersionId(SystemRng.uuid());
     if let Some(agent) = found {
-        if agent.config.runtime_command.as_deref() == Some(&command) {
+        if agent.config.runtime_command.as_deref() == Some(&command) && agent.config.sandbox_provider == Some(provider)
+        {
             return Ok(agent);
         }
         let config = AgentConfig {
             runtime_command: Some(command),
+            sandbox_provider: Some(provider),
             ..agent.config
         };
         let audit = audit(account.id, "agent.updated", "agent", agent.id);
@@ -251,7 +300,7 @@ async fn agent(store: &SqlStore, account: &Account, environment: &Environment) -
         model: None,
         runtime: Runtime::Acp,
         runtime_command: Some(command),
-        sandbox_provider: Some(Provider::Runner),
+        sandbox_provider: Some(provider),
         sandbox_mode: MachineMode::Ephemeral,
         environment_id: Some(environment.id),
         skills: Vec::new(),

@@ -16,6 +16,7 @@ pub mod resources;
 pub mod run;
 pub mod runner;
 pub mod serve;
+pub mod sprites;
 pub mod sse;
 
 use std::path::PathBuf;
@@ -67,6 +68,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Offer this machine to your agents: dial out to a server and run what it asks for.
     Runner(runner::RunnerArgs),
+    /// Serve sandboxes on this Linux host, over the Sprites protocol.
+    Sprites(sprites::SpritesArgs),
     /// Prompt an agent and stream its answer.
     Run(run::RunArgs),
     /// Sign in, and see as whom.
@@ -144,7 +147,7 @@ pub fn main() -> i32 {
 fn dispatch(cli: Cli, env: Environment) -> anyhow::Result<Exit> {
     let quiet = !matches!(
         cli.command,
-        Command::Dev(_) | Command::Serve(_) | Command::Runner(_) | Command::Migrate(_)
+        Command::Dev(_) | Command::Serve(_) | Command::Runner(_) | Command::Sprites(_) | Command::Migrate(_)
     );
     let filter = config::log_filter(&env);
     if !quiet || filter.is_some() {
@@ -163,6 +166,7 @@ fn dispatch(cli: Cli, env: Environment) -> anyhow::Result<Exit> {
         Command::Dev(args) => system.block_on(dev::dev(context, args)),
         Command::Serve(args) => system.block_on(serve::serve(context, args)),
         Command::Runner(args) => system.block_on(runner::runner(context, args)),
+        Command::Sprites(args) => system.block_on(sprites::sprites(context, args)),
         Command::Run(args) => system.block_on(run::run(context, args)),
         Command::Auth(command) => system.block_on(auth::auth(context, command)),
         Command::Agents(command) => system.block_on(resources::plain(context, resources::AGENTS, command)),

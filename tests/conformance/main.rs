@@ -18,6 +18,7 @@ mod fake;
 mod governance;
 mod lifecycle;
 mod runner;
+mod sprites;
 mod streaming;
 
 /// Every case as a test of its own, for the bench in the module where this stands.

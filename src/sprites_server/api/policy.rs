@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use actix_web::{HttpResponse, web};
+use serde_json::Value;
 
 use super::caller::{Call, json};
 use super::refusal::Refusal;
@@ -17,17 +18,8 @@ pub async fn get(call: Call) -> Result<HttpResponse, Refusal> {
 
 /// `POST …/policy/network`
 pub async fn set(call: Call, body: web::Payload) -> Result<HttpResponse, Refusal> {
-    let policy: Policy = json(body).await?;
-    let is_sound = policy.rules.iter().all(|rule| match (&rule.domain, &rule.include) {
-        (Some(domain), None) => !domain.is_empty() && rule.action.is_some(),
-        (None, Some(include)) => include == "defaults",
-        _ => false,
-    });
-    if !is_sound {
-        return Err(Refusal::invalid(
-            "a rule has a domain and an action, or includes defaults",
-        ));
-    }
+    let value: Value = json(body).await?;
+    let policy = Policy::parse(&value).map_err(|faults| Refusal::invalid(&faults.join("; ")))?;
     to_the_end(Arc::clone(&call.world).set_policy(call.caller, policy)).await?;
     Ok(HttpResponse::NoContent().finish())
 }
