@@ -14,6 +14,7 @@ use clap::{Args, ValueEnum};
 use fountain_actors::ports::Rng;
 use fountain_provider_sprites::SpritesSettings;
 use fountain_sprites::enclosure::{self, Disk, Enclosures, Host, Isolation};
+use fountain_sprites::network::{self, GatewaySettings, Gateways, NameServers};
 use fountain_sprites::{Limits, Settings, exec};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -52,6 +53,9 @@ pub struct SpritesArgs {
     /// How far sprites are kept apart: `auto` takes what this host gives and says what it does not.
     #[arg(long, default_value = "auto")]
     isolation: IsolationArg,
+    /// A place that sprites may reach by this name whatever its address and their policy: NAME=ADDRESS:PORT. Repeatable.
+    #[arg(long = "host", value_name = "NAME=ADDRESS:PORT", value_parser = host_of)]
+    hosts: Vec<network::Host>,
     /// Memory that one sprite may use, in MiB, where the host can limit it.
     #[arg(long)]
     memory_mib: Option<u64>,
@@ -117,6 +121,10 @@ pub async fn sprites(context: Context, args: SpritesArgs) -> anyhow::Result<Exit
 async fn host(args: &SpritesArgs) -> anyhow::Result<Host> {
     let helper = std::env::current_exe().context("this executable's own path is not known")?;
     let mut settings = enclosure::Settings::new(args.root.join("host"), helper, vec![INIT.into()]);
+    settings.uplink = Some(Arc::new(Gateways::start(GatewaySettings {
+        hosts: args.hosts.clone(),
+        servers: NameServers::of_this_host(),
+    })?));
     settings.memory_limit = args.memory_mib.map(|mib| mib * 1024 * 1024);
     settings.most = match args.isolation {
         IsolationArg::Auto | IsolationArg::Full => Isolation::Overlay,
@@ -126,8 +134,24 @@ async fn host(args: &SpritesArgs) -> anyhow::Result<Host> {
     probed.with_context(|| format!("{} cannot be used", args.root.display()))
 }
 
+fn host_of(text: &str) -> Result<network::Host, String> {
+    let (name, address) = text.split_once('=').ok_or("give NAME=ADDRESS:PORT")?;
+    let address: SocketAddr = address
+        .parse()
+        .map_err(|_| "give NAME=ADDRESS:PORT, with an IP address")?;
+    if name.is_empty() {
+        return Err("the name is empty".to_owned());
+    }
+    Ok(network::Host {
+        name: name.to_owned(),
+        address: address.ip(),
+        port: Some(address.port()),
+        always: true,
+    })
+}
+
 fn tokens(context: &Context, args: &SpritesArgs) -> anyhow::Result<Vec<SecretString>> {
-    let mut tokens: Vec<_> = args.token.iter().cloned().collect();
+    let mut tokens = args.token.clone();
     if let Some(path) = &args.token_file {
         let text = std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))?;
         tokens.extend(text.lines().map(|line| line.trim().to_owned()));

@@ -1,6 +1,7 @@
 //! The helper of this crate's tests: the processes of an enclosure, and nothing else.
 //!
-//! After the word `device` a file stands for the network device, so that the way out can be tested without one.
+//! After the word `tun` it makes the network device; after `device` a file stands for one, so that the seam can be tested
+//! without.
 
 use std::process::ExitCode;
 
@@ -15,6 +16,9 @@ fn main() -> ExitCode {
     if args.first().is_some_and(|first| first == "device") {
         args.remove(0);
         open = || Ok(File::open("/dev/zero")?.into());
+    } else if args.first().is_some_and(|first| first == "tun") {
+        args.remove(0);
+        open = fountain_sprites::network::inside::open_tun;
     }
     run(args, open)
 }

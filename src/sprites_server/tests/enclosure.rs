@@ -11,6 +11,8 @@ mod inside;
 mod isolation;
 #[path = "enclosure/lifecycle.rs"]
 mod lifecycle;
+#[path = "enclosure/network.rs"]
+mod network;
 #[path = "enclosure/ordinary.rs"]
 mod ordinary;
 #[path = "enclosure/terminal.rs"]

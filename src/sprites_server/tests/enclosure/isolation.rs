@@ -82,7 +82,7 @@ async fn a_command_sees_no_file_of_the_host_and_none_of_another_sprite() {
     for hidden in [
         &secret,
         world.directory.path(),
-        Path::new("/root/.profile"),
+        &Path::new("/root").join(".profile"),
         Path::new("/home/sprite/note"),
     ] {
         let said = sh(&*beta, &format!("test -e {}", hidden.display())).await;
