@@ -23,6 +23,10 @@ use crate::{api, exec};
 /// How often what is too old is looked for.
 const SWEEP: Duration = Duration::from_secs(3600);
 
+/// How long a stop waits for work on the disk, and how often it looks.
+const RELEASE: Duration = Duration::from_secs(10);
+const RELEASE_LOOK: Duration = Duration::from_millis(2);
+
 /// What a server needs.
 #[derive(Clone)]
 pub struct Settings {
@@ -136,6 +140,18 @@ impl Running {
         self.sweeper.abort();
         self.handle.stop(false).await;
         let _ = self.server.await;
+        let _ = self.sweeper.await;
+        let store = Arc::downgrade(&self.world.store);
+        drop(self.world);
+        // What works on the disk off the threads of the doors finishes; the root is somebody else's only then.
+        let released = async {
+            while store.strong_count() > 0 {
+                tokio::time::sleep(RELEASE_LOOK).await;
+            }
+        };
+        if tokio::time::timeout(RELEASE, released).await.is_err() {
+            tracing::warn!("something still works on the disk; the root is locked until it ends");
+        }
     }
 }
 
