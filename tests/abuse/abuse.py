@@ -14,7 +14,7 @@ import time
 import traceback
 import uuid
 
-from world import OPEN, World, numbers, processes_with, until
+from world import OPEN, SpritesWorld, World, numbers, processes_with, until
 
 PLANTED = "planted-" + secrets.token_hex(12)
 # Says 1 to 6000 for about three seconds.
@@ -128,7 +128,7 @@ def rul_39_p39_agents_that_die_or_talk_nonsense_end_their_turn_with_the_reason(w
 
 def p45_p46_children_neither_hold_a_turn_open_nor_outlive_the_machine(world):
     mark = f"77{secrets.randbelow(10**6):06d}"
-    agent = world.agent("litter", f"sleep {mark} & exec '{world.binary}' demo-agent")
+    agent = world.agent("litter", f"sleep {mark} & exec {world.demo}")
     conversation = world.launch("exit 0", agent)
     world.ended(conversation)
     assert processes_with(f"sleep {mark}"), "the child lives as long as its machine"
@@ -366,12 +366,72 @@ CASES = [
 ]
 
 
-def main():
-    binary, wanted = os.path.abspath(sys.argv[1]), sys.argv[2:]
+def rul_57_a_turn_on_a_machine_that_is_kept_apart(world):
+    conversation = world.launch("run: id -u; hostname; pwd; ls -d /root/* /home/*; cat /proc/1/comm")
+    assert world.ended(conversation)["status"] == "completed"
+    said = world.text(conversation)
+    assert "/home/sprite" in said and str(world.folder) not in said, said
+    machine = world.conversation(conversation)["sandbox_id"]
+    facts = world.api("GET", f"/api/sandboxes/{machine}")["data"]
+    assert facts["provider"] == "sprites" and facts["sprite_name"] in said, (facts, said)
+    world.api("POST", f"/api/conversations/{conversation}/terminate")
+    until("its machine is gone", lambda: world.api("GET", f"/api/sandboxes/{machine}")["data"]["status"] == "terminated")
+    left = [path.name for path in (world.data / "sprites" / "sprites").iterdir()]
+    assert left == [], left
+
+
+def rul_l_113_a_limited_environment_has_its_policy_before_the_agent(world):
+    config = {"name": "limited", "networking_type": "limited", "networking_config": {"allowed_hosts": []}}
+    environment = world.api("POST", "/api/environments", config)["data"]["id"]
+    prompt = "run: getent hosts example.com; echo code $?; (echo > /dev/tcp/1.1.1.1/80) 2>&1 | grep -q refused; echo $?"
+    body = {"agent_id": world.agent_id, "environment_id": environment, "prompt": prompt}
+    conversation = world.api("POST", "/api/conversations", body)["data"]["id"]
+    assert world.ended(conversation)["status"] == "completed", world.stages(conversation)
+    stages = world.stages(conversation)
+    assert stages.index("network/done") < stages.index("turn/started"), stages
+    assert world.text(conversation).split() == ["code", "2", "0"], world.text(conversation)
+    world.api("POST", f"/api/conversations/{conversation}/terminate")
+
+
+def rul_l_4_r_21_the_provider_is_down_and_comes_back(world):
+    """Seed 000's failure model: what is not a machine still works, a launch ends with the step named, a wake loses nothing."""
+    kept = world.launch("run: echo kept > note")
+    assert world.ended(kept)["status"] == "completed"
+    world.kill_sprites()
+    assert world.raw("GET", "/health/ready", key=False)[0] == 200
+    assert world.raw("GET", "/api/agents")[0] == 200
+    assert world.raw("POST", "/api/environments", {"name": "made-meanwhile"})[0] == 201
+    assert "turn/done" in world.stages(kept)
+    fresh = world.launch("run: echo hello")
+    turn = world.ended(fresh)
+    assert turn["status"] == "failed", turn
+    stages = world.stages(fresh)
+    assert "provision/failed" in stages and "turn/started" not in stages, stages
+    world.start_sprites()
+    assert world.prompt(kept, "run: cat note")[0] == 200
+    assert world.ended(kept, 2)["status"] == "completed", world.reason(kept)
+    assert world.text(kept).split() == ["kept"], world.text(kept)
+    assert world.prompt(fresh, "run: echo hello")[0] in (200, 410), "a conversation whose first build failed"
+    world.api("POST", f"/api/conversations/{kept}/terminate")
+
+
+SPRITES_CASES = [
+    rul_57_a_turn_on_a_machine_that_is_kept_apart,
+    rul_l_113_a_limited_environment_has_its_policy_before_the_agent,
+    p45_p46_children_neither_hold_a_turn_open_nor_outlive_the_machine,
+    p47_an_agent_that_ignores_every_request_to_end_is_killed,
+    rul_26_a_long_turn_and_its_end_do_not_end_the_server,
+    inv_81_inv_119_rul_36_kill_9_at_every_point_of_a_turn,
+    rul_l_4_r_21_the_provider_is_down_and_comes_back,
+]
+
+
+def run(world, cases, wanted):
+    """(passed, failed) of these cases in one world."""
     passed = failed = 0
-    world = World(binary)
-    for case in CASES:
-        if wanted and not any(word in case.__name__ for word in wanted):
+    for case in cases:
+        name = f"{world.provider}: {case.__name__}"
+        if wanted and not any(word in name for word in wanted):
             continue
         started = time.monotonic()
         try:
@@ -382,12 +442,19 @@ def main():
             failed += 1
             verdict = "FAILED"
             traceback.print_exc()
-        print(f"{case.__name__} ... {verdict} ({time.monotonic() - started:.1f} s)")
+        print(f"{name} ... {verdict} ({time.monotonic() - started:.1f} s)")
     ended, problems = world.close(), world.errors()
     if ended != 0 or problems:
         failed += 1
         print(f"the server ended with {ended}; errors in its log: {problems[:5]}")
         print(pathlib.Path(world.log).read_text(errors="replace")[-4000:])
+    return passed, failed
+
+
+def main():
+    binary, wanted = os.path.abspath(sys.argv[1]), sys.argv[2:]
+    counts = [run(World(binary), CASES, wanted), run(SpritesWorld(binary), SPRITES_CASES, wanted)]
+    passed, failed = (sum(column) for column in zip(*counts))
     print(f"{passed} passed, {failed} failed")
     sys.exit(1 if failed else 0)
 

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +29,13 @@ def numbers(count):
 class World(Stack):
     """`fountain dev`, its data directory on a tmpfs of its own, its metrics on."""
 
+    provider = "runner"
+
+    @property
+    def demo(self):
+        """The command line of the demo agent on a machine."""
+        return f"'{self.binary}' demo-agent"
+
     def _dev(self):
         self.data = self.folder / "data"
         self.data.mkdir(mode=0o700)
@@ -35,7 +43,10 @@ class World(Stack):
         self.metrics_port = free_port()
         self.env["METRICS_PORT"] = str(self.metrics_port)
         self.second_runners = []
-        super()._dev()
+        super()._dev(*self.dev_arguments())
+
+    def dev_arguments(self):
+        return []
 
     def raw(self, method, path, body=None, key=True, content_type="application/json", headers=None, port=None):
         """A request of any shape: (status, JSON or bytes, headers)."""
@@ -65,7 +76,7 @@ class World(Stack):
             "name": name,
             "runtime": "acp",
             "runtime_command": command,
-            "sandbox_provider": "runner",
+            "sandbox_provider": self.provider,
             "environment_id": self.environment_id,
         }
         return self.api("POST", "/api/agents", config)["data"]["id"]
@@ -158,6 +169,43 @@ class World(Stack):
             process.wait(30)
         subprocess.run(["umount", str(self.data)], check=False)
         return code
+
+
+class SpritesWorld(World):
+    """The same with `--provider sprites`: its machines are kept apart by `fountain sprites`."""
+
+    provider = "sprites"
+    demo = "/.fountain/fountain demo-agent"
+
+    def dev_arguments(self):
+        return ["--provider", "sprites"]
+
+    def sprites_process(self):
+        return int((self.data / "sprites.lock").read_text())
+
+    def sprites_url(self):
+        return json.loads((self.data / "sprites.json").read_text())["url"]
+
+    def kill_sprites(self):
+        os.kill(self.sprites_process(), signal.SIGKILL)
+        until("the sprites server is gone", lambda: not self.sprites_answers())
+
+    def sprites_answers(self):
+        try:
+            with socket.create_connection(("127.0.0.1", int(self.sprites_url().rsplit(":", 1)[1])), 5):
+                return True
+        except OSError:
+            return False
+
+    def start_sprites(self):
+        """The server again where it was, as a supervisor would start it."""
+        listen = self.sprites_url().removeprefix("http://")
+        arguments = ["sprites", "--listen", listen, "--root", str(self.data / "sprites")]
+        arguments += ["--token-file", str(self.data / "sprites.token"), "--connection-file", str(self.data / "sprites.json")]
+        with open(self.folder / "sprites-again.log", "ab") as log:
+            process = subprocess.Popen([self.binary, *arguments], env=self.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.second_runners.append(process)
+        until("the sprites server answers", self.sprites_answers)
 
 
 def processes_with(mark):

@@ -76,8 +76,8 @@ class Stack:
     def log(self):
         return self.folder / "server.log"
 
-    def _dev(self):
-        self.arguments = ["dev", "--json", "--data-dir", str(self.folder / "data")]
+    def _dev(self, *more):
+        self.arguments = ["dev", "--json", "--data-dir", str(self.folder / "data"), *more]
         self.start()
         for key in ("api_key", "account_id", "agent_id", "environment_id", "runner_id"):
             setattr(self, key, self.ready[key])
