@@ -101,6 +101,7 @@ pub async fn dev(context: Context, args: DevArgs) -> anyhow::Result<Exit> {
     let mut kept = None;
     if args.provider == Source::Sprites {
         settings.default_provider = Provider::Sprites;
+        settings.checkpoint_creation = true;
         kept = Some(Kept::start_or_adopt(&dir).await?);
     }
     let sprites = match &kept {

@@ -393,6 +393,30 @@ def rul_l_113_a_limited_environment_has_its_policy_before_the_agent(world):
     world.api("POST", f"/api/conversations/{conversation}/terminate")
 
 
+def rul_l_33_rul_l_34_a_second_machine_starts_from_the_checkpoint(world):
+    config = {"name": "warm", "setup_script": "date +%s%N > ~/stamp; ls -A > ~/was-there"}
+    environment = world.api("POST", "/api/environments", config)["data"]["id"]
+
+    def stamp():
+        body = {"agent_id": world.agent_id, "environment_id": environment, "prompt": "run: cat stamp was-there; echo mine > own"}
+        conversation = world.api("POST", "/api/conversations", body)["data"]["id"]
+        assert world.ended(conversation)["status"] == "completed", world.stages(conversation)
+        said, stages = world.text(conversation).split(), world.stages(conversation)
+        world.api("POST", f"/api/conversations/{conversation}/terminate")
+        return said, stages
+
+    cold, stages = stamp()
+    assert "setup/done" in stages and "checkpoint_restore/started" not in stages, stages
+    warm, stages = stamp()
+    assert "checkpoint_restore/done" in stages and "setup/started" not in stages, stages
+    assert warm == cold, (cold, warm)
+    # Nothing of a conversation was on the disk when it was taken.
+    assert not {"own", ".env"} & set(warm), warm
+    world.api("PATCH", f"/api/environments/{environment}", {"env_vars": {"A": "1"}})
+    again, stages = stamp()
+    assert "setup/done" in stages and again[0] != cold[0], (stages, again)
+
+
 def rul_l_4_r_21_the_provider_is_down_and_comes_back(world):
     """Seed 000's failure model: what is not a machine still works, a launch ends with the step named, a wake loses nothing."""
     kept = world.launch("run: echo kept > note")
@@ -418,6 +442,7 @@ def rul_l_4_r_21_the_provider_is_down_and_comes_back(world):
 SPRITES_CASES = [
     rul_57_a_turn_on_a_machine_that_is_kept_apart,
     rul_l_113_a_limited_environment_has_its_policy_before_the_agent,
+    rul_l_33_rul_l_34_a_second_machine_starts_from_the_checkpoint,
     p45_p46_children_neither_hold_a_turn_open_nor_outlive_the_machine,
     p47_an_agent_that_ignores_every_request_to_end_is_killed,
     rul_26_a_long_turn_and_its_end_do_not_end_the_server,
