@@ -29,8 +29,8 @@ use serde_json::json;
 use sha2::Digest;
 
 use super::data_dir::{Connection, DataDir, Remembered};
+use super::kept_sprites::{self, Kept};
 use super::runner::Life;
-use super::sprites::{self, Kept};
 use super::{Context, Exit, render, serve};
 use crate::config;
 use crate::daemon::termination;
@@ -266,7 +266,7 @@ async fn agent(
     let on_this_host = demo_command(&program)?;
     let (command, provider) = match source {
         Source::Runner => (on_this_host, Provider::Runner),
-        Source::Sprites => (sprites::demo_command(&on_this_host), Provider::Sprites),
+        Source::Sprites => (kept_sprites::demo_command(&on_this_host), Provider::Sprites),
     };
     let now = SystemClock.now();
     let found = store

@@ -10,12 +10,14 @@ pub mod client;
 pub mod conversations;
 pub mod data_dir;
 pub mod dev;
+pub mod kept_sprites;
 pub mod profile;
 pub mod render;
 pub mod resources;
 pub mod run;
 pub mod runner;
 pub mod serve;
+#[cfg(target_os = "linux")]
 pub mod sprites;
 pub mod sse;
 
@@ -69,6 +71,7 @@ enum Command {
     /// Offer this machine to your agents: dial out to a server and run what it asks for.
     Runner(runner::RunnerArgs),
     /// Serve sandboxes on this Linux host, over the Sprites protocol.
+    #[cfg(target_os = "linux")]
     Sprites(sprites::SpritesArgs),
     /// Prompt an agent and stream its answer.
     Run(run::RunArgs),
@@ -145,10 +148,12 @@ pub fn main() -> i32 {
 }
 
 fn dispatch(cli: Cli, env: Environment) -> anyhow::Result<Exit> {
-    let quiet = !matches!(
-        cli.command,
-        Command::Dev(_) | Command::Serve(_) | Command::Runner(_) | Command::Sprites(_) | Command::Migrate(_)
-    );
+    let quiet = match cli.command {
+        Command::Dev(_) | Command::Serve(_) | Command::Runner(_) | Command::Migrate(_) => false,
+        #[cfg(target_os = "linux")]
+        Command::Sprites(_) => false,
+        _ => true,
+    };
     let filter = config::log_filter(&env);
     if !quiet || filter.is_some() {
         telemetry::init(filter.as_deref(), config::log_json(&env));
@@ -166,6 +171,7 @@ fn dispatch(cli: Cli, env: Environment) -> anyhow::Result<Exit> {
         Command::Dev(args) => system.block_on(dev::dev(context, args)),
         Command::Serve(args) => system.block_on(serve::serve(context, args)),
         Command::Runner(args) => system.block_on(runner::runner(context, args)),
+        #[cfg(target_os = "linux")]
         Command::Sprites(args) => system.block_on(sprites::sprites(context, args)),
         Command::Run(args) => system.block_on(run::run(context, args)),
         Command::Auth(command) => system.block_on(auth::auth(context, command)),
