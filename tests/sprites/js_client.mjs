@@ -65,7 +65,7 @@ const rest = {
     const data = randomBytes(200_000);
     await files.writeFile('dir/blob', data);
     assert.deepEqual(await files.readFile('dir/blob'), data);
-    await files.mkdir('empty');
+    await files.mkdir('empty', { recursive: true });
     assert.deepEqual((await files.readdir('.')).sort(), ['dir', 'empty']);
     assert.equal((await files.stat('dir/blob')).size, 200_000);
     await files.rename('dir/blob', 'moved');
@@ -136,8 +136,10 @@ const sockets = {
   async stdin_and_its_end() {
     const sprite = await make();
     const command = sprite.spawn('wc', ['-c']);
+    const over = ended(command);
+    await new Promise((resolve) => command.once('spawn', resolve));
     command.stdin.end('x'.repeat(100_000));
-    const done = await ended(command);
+    const done = await over;
     assert.deepEqual([done.code, done.out.trim()], [0, '100000']);
   },
 

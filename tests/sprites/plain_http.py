@@ -81,7 +81,7 @@ def sessions_after_a_kill(server):
     assert out == NUMBERS and processes_with(word)
     server.kill()
     server.start()
-    done = Watched(server.attach("busy", finished_id))
+    done = Watched(server.attach("busy", finished_id), hold=True)
     assert (done.out, done.err, done.code, done.closed) == (NUMBERS, b"err\n", 6, 1000), (len(done.out), done.code, done.closed)
     lost = Watched(server.attach("busy", running_id))
     assert lost.out == NUMBERS, (len(lost.out), bytes(lost.out[-50:]))
@@ -132,7 +132,10 @@ def tenants_are_apart(server):
     own, global_id = checkpoint(server, "only-first", FIRST)
     running, session = server.exec("only-first", "sh", "-c", "echo up; sleep 600", detachable="true")
     assert running.recv(timeout=60) == b"\x01up\n"
-    names = lambda token: [s["name"] for s in server.call("GET", "/v1/sprites", token).json()["sprites"]]
+
+    def names(token):
+        return [s["name"] for s in server.call("GET", "/v1/sprites", token).json()["sprites"]]
+
     assert names(FIRST) == ["only-first", "shared-name"] and names(SECOND) == ["shared-name"]
     assert server.call("GET", "/v1/sprites", SECOND).json()["running"] == 1
     assert read(server, "shared-name", "file", FIRST).content == b"of the first"

@@ -5,6 +5,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -16,6 +17,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 DEADLINE = 60.0
+# What sprites may reach under any policy, see --host.
+OPEN_NAME = "open.internal"
 TOKENS = ("first-token-of-the-tests", "second-token-of-the-tests")
 
 
@@ -54,10 +57,13 @@ class Server:
         self.root = self.folder / "root"
         self.log = self.folder / "server.log"
         self.handle = None
+        self.listener = socket.create_server(("0.0.0.0", 0))
+        self.open_port = self.listener.getsockname()[1]
         self.start()
 
     def start(self):
         arguments = [self.binary, "sprites", "--listen", "127.0.0.1:0", "--root", str(self.root), "--json"]
+        arguments += ["--host", f"{OPEN_NAME}=127.0.0.1:{self.open_port}"]
         for token in TOKENS:
             arguments += ["--token", token]
         env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "LANG": "C.UTF-8"}
@@ -86,6 +92,7 @@ class Server:
             self.kill()
             raise AssertionError("it did not end when asked")
         finally:
+            self.listener.close()
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def client(self, token=TOKENS[0]):
@@ -129,9 +136,9 @@ class Server:
 
 
 class Watched:
-    """What a socket without a terminal said, until it was closed."""
+    """What a socket without a terminal said, until its exit, or with `hold` until the server closed it."""
 
-    def __init__(self, socket):
+    def __init__(self, socket, hold=False):
         self.out, self.err, self.code, self.closed = bytearray(), bytearray(), None, None
         try:
             while True:
@@ -147,6 +154,9 @@ class Watched:
                 elif mark == 3:
                     assert len(data) == 1, data
                     self.code = data[0]
+                    if not hold:
+                        socket.close()
+                        return
                 else:
                     raise AssertionError(f"unknown mark {mark}")
         except ConnectionClosed as closed:
