@@ -46,9 +46,16 @@ fn main() -> anyhow::Result<()> {
         .arg(folder.path().join("root"));
     let mut server = Process::start("sprites", folder.path(), command)?;
     let greeting = server.greeting()?;
-    common::say(&format!("isolation of this host: {}", greeting["isolation"]));
+    common::say(&format!(
+        "isolation of this host: {}",
+        greeting.get("isolation").unwrap_or(&serde_json::Value::Null)
+    ));
     let adapter = SpritesAdapter::new(SpritesSettings {
-        base_url: greeting["url"].as_str().unwrap_or_default().to_owned(),
+        base_url: greeting
+            .get("url")
+            .and_then(|url| url.as_str())
+            .unwrap_or_default()
+            .to_owned(),
         token: TOKEN.to_owned().into(),
         timeout: Duration::from_secs(120),
         public_urls: false,

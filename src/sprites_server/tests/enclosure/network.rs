@@ -103,7 +103,7 @@ async fn give_back(mut stream: TcpStream) {
 /// Connects, sends, ends its half, and prints what comes back.
 fn talk(host: &str, port: u16, words: &str) -> String {
     format!(
-        "perl -MIO::Socket::INET -e 'my $s = IO::Socket::INET->new(PeerAddr => \"{host}\", PeerPort => {port}, Timeout => 5) \
+        "perl -MIO::Socket::INET -e 'my $s = IO::Socket::INET->new(PeerAddr => \"{host}\", PeerPort => {port}, Timeout => 60) \
          or die \"refused\"; print $s \"{words}\"; $s->flush; shutdown($s, 1); print while <$s>;'"
     )
 }
@@ -309,7 +309,7 @@ async fn many_and_large_flows_arrive_whole() {
     assert_eq!(sh(&*sprite, &down).await.ok(), BYTES.to_string());
     eprintln!("down: {:.0} MB/s", BYTES as f64 / 1e6 / began.elapsed().as_secs_f64());
     let many = format!(
-        "perl -MIO::Socket::INET -e 'my @s; for (1..200) {{ my $s = IO::Socket::INET->new(PeerAddr => \"{ALLOWED}\", PeerPort => {}, Timeout => 20) or die \"refused\"; \
+        "perl -MIO::Socket::INET -e 'my @s; for (1..200) {{ my $s = IO::Socket::INET->new(PeerAddr => \"{ALLOWED}\", PeerPort => {}, Timeout => 60) or die \"refused\"; \
          print $s \"n$_\"; $s->flush; push @s, $s }} for (@s) {{ shutdown($_, 1) }} my $n = 0; for my $s (@s) {{ my $l = <$s>; $n++ if $l =~ /^\\d+ n\\d+$/ }} print $n;'",
         echo.port()
     );
