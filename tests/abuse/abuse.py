@@ -136,7 +136,7 @@ def p45_p46_children_neither_hold_a_turn_open_nor_outlive_the_machine(world):
     until("the child is gone", lambda: not processes_with(f"sleep {mark}"))
 
 
-def p47_an_agent_that_ignores_every_request_to_end_is_killed(world):
+def rul_l_93_p47_an_agent_that_ignores_every_request_to_end_is_killed(world):
     mark = f"deaf{secrets.randbelow(10**6):06d}"
     script = f"trap '' TERM INT; while :; do sleep 1; done # {mark}"
     conversation = world.launch(f"run: bash -c \"{script}\"")
@@ -355,7 +355,7 @@ CASES = [
     rul_7_fifty_prompts_at_once_admit_one,
     rul_39_p39_agents_that_die_or_talk_nonsense_end_their_turn_with_the_reason,
     p45_p46_children_neither_hold_a_turn_open_nor_outlive_the_machine,
-    p47_an_agent_that_ignores_every_request_to_end_is_killed,
+    rul_l_93_p47_an_agent_that_ignores_every_request_to_end_is_killed,
     rul_31_a_full_disk_refuses_writes_serves_reads_and_the_turn_goes_on,
     rul_26_a_long_turn_and_its_end_do_not_end_the_server,
     inv_81_inv_119_rul_36_kill_9_at_every_point_of_a_turn,
@@ -444,7 +444,7 @@ SPRITES_CASES = [
     rul_l_113_a_limited_environment_has_its_policy_before_the_agent,
     rul_l_33_rul_l_34_a_second_machine_starts_from_the_checkpoint,
     p45_p46_children_neither_hold_a_turn_open_nor_outlive_the_machine,
-    p47_an_agent_that_ignores_every_request_to_end_is_killed,
+    rul_l_93_p47_an_agent_that_ignores_every_request_to_end_is_killed,
     rul_26_a_long_turn_and_its_end_do_not_end_the_server,
     inv_81_inv_119_rul_36_kill_9_at_every_point_of_a_turn,
     rul_l_4_r_21_the_provider_is_down_and_comes_back,

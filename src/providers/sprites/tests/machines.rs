@@ -274,7 +274,7 @@ async fn rul_64a_the_policy_in_force_is_read_back() {
 }
 
 #[actix_rt::test]
-async fn s06_policy_calls_have_ninety_seconds_and_a_pool_of_their_own() {
+async fn rul_l_44_s06_policy_calls_have_ninety_seconds_and_a_pool_of_their_own() {
     assert_eq!(LIMITS.policy, Duration::from_secs(90));
     assert_eq!(LIMITS.create, Duration::from_secs(120));
     assert_eq!(LIMITS.upgrade, Duration::from_secs(10));
