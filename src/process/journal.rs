@@ -25,6 +25,8 @@ use tokio::{sync::watch, time::Instant};
 
 /// Most bytes of one chunk of output (runner-protocol 2).
 pub const CHUNK: usize = 32 * 1024;
+/// Most bytes read from a process and written to the disk at once: a hand-over between threads costs more than a copy.
+pub(super) const PIECE: usize = 8 * CHUNK;
 /// Memory that one journal may use before it spills (runner-protocol 5.3).
 pub const MEMORY_LIMIT: usize = 8 * 1024 * 1024;
 /// A finished journal above this size leaves memory: a hundred of them are kept per owner.
@@ -253,16 +255,14 @@ pub(super) fn first_record(bytes: &[u8]) -> Option<(Stream, &[u8], &[u8])> {
     Some((stream, data, rest))
 }
 
-fn encode(stream: Stream, data: &[u8]) -> Vec<u8> {
+fn encode(stream: Stream, data: &[u8], records: &mut Vec<u8>) {
     let length = u32::try_from(data.len()).expect("a chunk is cut to 32 KiB");
-    let mut record = Vec::with_capacity(HEADER + data.len());
-    record.push(match stream {
+    records.push(match stream {
         Stream::Stdout => 1,
         Stream::Stderr => 2,
     });
-    record.extend_from_slice(&length.to_le_bytes());
-    record.extend_from_slice(data);
-    record
+    records.extend_from_slice(&length.to_le_bytes());
+    records.extend_from_slice(data);
 }
 
 /// Whether an append had to wait for the disk.
@@ -289,11 +289,12 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Whether another chunk could go beyond the bound, so that nothing more may be read from the process.
-    pub fn is_full(&self) -> bool {
-        let most = (HEADER + CHUNK) as u64;
-        self.bound
-            .is_some_and(|bound| self.tail.borrow().end + most > bound.bytes)
+    /// How many bytes may be read from the process now; 0: another chunk could go beyond the bound.
+    pub(super) fn room(&self) -> usize {
+        let Some(bound) = self.bound else { return PIECE };
+        let left = bound.bytes.saturating_sub(self.tail.borrow().end);
+        let chunks = usize::try_from(left).unwrap_or(usize::MAX) / (HEADER + CHUNK);
+        (chunks * CHUNK).min(PIECE)
     }
 
     /// How long a process may wait for a journal that takes nothing more.
@@ -301,28 +302,27 @@ impl Recorder {
         self.bound.map_or(Duration::MAX, |bound| bound.patience)
     }
 
-    /// Appends one chunk and tells the readers. Waits as long as the disk refuses, up to the bound's patience.
+    /// Appends output, as chunks, and tells the readers. Waits as long as the disk refuses, up to the bound's patience.
     pub async fn append(&mut self, stream: Stream, data: &[u8]) -> Delay {
         let mut delay = Delay::None;
+        let mut records = Vec::with_capacity(data.len() + data.len().div_ceil(CHUNK) * HEADER);
         for data in data.chunks(CHUNK) {
-            let record = encode(stream, data);
-            let grown = record.len() as u64;
-            let position = self.tail.borrow().end;
-            if let Some(record) = self.keep(record) {
-                match self.spill(record, position).await {
-                    Delay::None => {}
-                    Delay::Disk => delay = Delay::Disk,
-                    Delay::GaveUp => return Delay::GaveUp,
-                }
-            }
-            self.tail.send_modify(|tail| {
-                tail.end += grown;
-                match stream {
-                    Stream::Stdout => tail.stdout += data.len() as u64,
-                    Stream::Stderr => tail.stderr += data.len() as u64,
-                }
-            });
+            encode(stream, data, &mut records);
         }
+        let (grown, position) = (records.len() as u64, self.tail.borrow().end);
+        if let Some(records) = self.keep(records) {
+            delay = self.spill(records, position).await;
+            if delay == Delay::GaveUp {
+                return delay;
+            }
+        }
+        self.tail.send_modify(|tail| {
+            tail.end += grown;
+            match stream {
+                Stream::Stdout => tail.stdout += data.len() as u64,
+                Stream::Stderr => tail.stderr += data.len() as u64,
+            }
+        });
         delay
     }
 

@@ -12,7 +12,12 @@ use std::{
     time::Duration,
 };
 
-use std::{future::Future, os::fd::OwnedFd, pin::Pin, process::ExitStatus};
+use std::{
+    future::Future,
+    os::fd::{AsFd, OwnedFd},
+    pin::Pin,
+    process::ExitStatus,
+};
 
 use nix::unistd::Pid;
 use tokio::{
@@ -21,7 +26,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::{identity::MARK, terminal};
+use super::{identity::MARK, journal::PIECE, terminal};
 
 /// Another thread that is between fork and exec may hold a file open that was just written; the kernel then refuses to
 /// run it. It is over in microseconds.
@@ -139,6 +144,17 @@ fn is_executable(path: &Path) -> bool {
         .is_ok_and(|meta| !meta.is_dir() && meta.permissions().mode() & 0o111 != 0)
 }
 
+/// Gives an output pipe room for [`PIECE`] bytes, so that a busy process is read in few and large pieces. Where the
+/// system or the user's share of pipe memory does not allow it, the pipe stays as it is.
+pub fn widen(pipe: impl AsFd) {
+    #[cfg(target_os = "linux")]
+    if let Ok(size) = i32::try_from(PIECE) {
+        let _ = nix::fcntl::fcntl(pipe, nix::fcntl::FcntlArg::F_SETPIPE_SZ(size));
+    }
+    #[cfg(not(target_os = "linux"))]
+    drop(pipe);
+}
+
 /// Output of a child, whatever kind of pipe it came through.
 pub type Output = Box<dyn AsyncRead + Send + Unpin>;
 /// Input of a child.
@@ -203,6 +219,7 @@ fn start(launch: &Launch, session: &str) -> io::Result<Started> {
         Stderr::Discard => command.stdout(Stdio::piped()).stderr(Stdio::null()),
         Stderr::WithStdout => {
             let (reader, writer) = io::pipe()?;
+            widen(&reader);
             shared = Some(pipe::Receiver::from_owned_fd(reader.into())?);
             command.stdout(writer.try_clone()?).stderr(writer)
         }
@@ -211,7 +228,10 @@ fn start(launch: &Launch, session: &str) -> io::Result<Started> {
     let leader = leader(&child)?;
     let stdout = match shared {
         Some(shared) => Some(Box::new(shared) as Output),
-        None => child.stdout.take().map(|pipe| Box::new(pipe) as Output),
+        None => child.stdout.take().map(|pipe| {
+            widen(&pipe);
+            Box::new(pipe) as Output
+        }),
     };
     let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as Output);
     Ok(Started {

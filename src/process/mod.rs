@@ -26,7 +26,8 @@ pub use group::Group;
 pub use identity::MARK;
 pub use journal::{Bound, CHUNK, Exit, Journal, MEMORY_LIMIT, Recorder, Stream, Tail};
 pub use launch::{
-    Input, Launch, Leftovers, Local, LookupError, Output, Spawner, Started, Stderr, Stdin, Waiting, WindowSize, resolve,
+    Input, Launch, Leftovers, Local, LookupError, Output, Spawner, Started, Stderr, Stdin, Waiting, WindowSize,
+    resolve, widen,
 };
 pub use ledger::{Ledger, LedgerError};
 pub use reader::{Event, Reader};

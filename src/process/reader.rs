@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::journal::{CHUNK, Exit, Found, HEADER, Journal, Stream, Tail, first_record};
 
 /// Bytes fetched at once; at least one whole record fits.
-const FETCH: usize = 4 * (HEADER + CHUNK);
+const FETCH: usize = 8 * (HEADER + CHUNK);
 
 /// What a reader meets next.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,7 +28,7 @@ use tokio::{
 use super::{
     group::Group,
     index::{self, End, Index},
-    journal::{CHUNK, Delay, Exit, Journal, MEMORY_LIMIT, Recorder, Stream, Tail},
+    journal::{Delay, Exit, Journal, MEMORY_LIMIT, PIECE, Recorder, Stream, Tail},
     launch::{Input, Launch, Leftovers, Output, Spawner, Started, Waiting, WindowSize},
     ledger::{Entry, Ledger},
     reader::Reader,
@@ -404,12 +404,13 @@ impl Task {
             mut stderr,
             ..
         } = started;
-        let (mut out, mut err) = (vec![0; CHUNK], vec![0; CHUNK]);
+        let (mut out, mut err) = (vec![0; PIECE], vec![0; PIECE]);
         let mut verdict = None;
         let mut drain: Option<Drain> = None;
         let mut gave_up = false;
         while verdict.is_none() || stdout.is_some() || stderr.is_some() {
-            if gave_up || self.recorder.is_full() {
+            let room = self.recorder.room();
+            if gave_up || room == 0 {
                 let patience = if gave_up {
                     Duration::ZERO
                 } else {
@@ -422,8 +423,8 @@ impl Task {
                 return self.conclude(Exit::LOST, [stdout, stderr], [out, err]).await;
             }
             let read = tokio::select! {
-                length = read(&mut stdout, &mut out) => Some((Stream::Stdout, length)),
-                length = read(&mut stderr, &mut err) => Some((Stream::Stderr, length)),
+                length = read(&mut stdout, room_of(&mut out, room)) => Some((Stream::Stdout, length)),
+                length = read(&mut stderr, room_of(&mut err, room)) => Some((Stream::Stderr, length)),
                 status = &mut exit, if verdict.is_none() => {
                     verdict = Some(self.reap(status));
                     if let Some(release) = release.take() {
@@ -515,6 +516,12 @@ fn code(status: ExitStatus, stopped: bool) -> i32 {
         .signal()
         .map(|signal| if stopped { STOPPED } else { 128 + signal });
     status.code().or(killed).unwrap_or(UNKNOWN)
+}
+
+/// As much of a buffer as the journal has room for.
+fn room_of(buffer: &mut [u8], room: usize) -> &mut [u8] {
+    let length = buffer.len().min(room);
+    buffer.get_mut(..length).unwrap_or_default()
 }
 
 /// Reads from a pipe; closes it at its end and answers 0 once. Never answers for one that is closed.

@@ -213,7 +213,7 @@ async fn a_disk_that_refuses_stops_the_process_and_loses_nothing() {
     let traces = place.traces();
     let away = traces.with_extension("away");
     fs::rename(&traces, &away).unwrap();
-    let script = "echo first; while ! [ -e go ]; do sleep 0.01; done; head -c 300000 /dev/zero; touch through";
+    let script = "echo first; while ! [ -e go ]; do sleep 0.01; done; head -c 3000000 /dev/zero; touch through";
     let session = place.start("s-1", script, Stdin::Null, 1000).await;
     // The first line fits into memory; a pipe holds far less than the rest, so the process cannot get through.
     until_output(&session).await;
@@ -227,7 +227,7 @@ async fn a_disk_that_refuses_stops_the_process_and_loses_nothing() {
     let zeros = stdout.strip_prefix(b"first\n").unwrap();
     assert_eq!(
         (zeros.len(), zeros.iter().all(|byte| *byte == 0), code),
-        (300_000, true, 0)
+        (3_000_000, true, 0)
     );
 }
 

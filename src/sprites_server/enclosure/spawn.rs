@@ -79,6 +79,7 @@ fn lay_pipes(launch: &Launch, ends: &mut Ends) -> io::Result<Vec<OwnedFd>> {
     let mut output = || -> io::Result<Output> {
         let (reader, writer) = io::pipe()?;
         inside.push(writer.into());
+        fountain_process::widen(&reader);
         Ok(Box::new(pipe::Receiver::from_owned_fd(reader.into())?))
     };
     ends.stdout = Some(output()?);
