@@ -14,6 +14,7 @@ mod limits;
 pub mod network;
 pub mod policy;
 mod server;
+mod services;
 mod state;
 mod tokens;
 mod world;

@@ -4,6 +4,8 @@
 
 #[path = "server/host.rs"]
 mod host;
+#[path = "server/services.rs"]
+mod services;
 
 use awc::http::{Method, StatusCode};
 use host::{Host, Server};

@@ -214,12 +214,16 @@ impl Server {
     }
 
     pub async fn lines(&self, path: &str, body: Value) -> (StatusCode, Vec<Value>) {
+        self.lines_of(Method::POST, path, body).await
+    }
+
+    pub async fn lines_of(&self, method: Method, path: &str, body: Value) -> (StatusCode, Vec<Value>) {
         let body = if body.is_null() {
             String::new()
         } else {
             body.to_string()
         };
-        let (status, answer) = self.raw("first", None, Method::POST, path, body).await;
+        let (status, answer) = self.raw("first", None, method, path, body).await;
         let text = String::from_utf8(answer).unwrap();
         (
             status,
