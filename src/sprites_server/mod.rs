@@ -17,6 +17,7 @@ mod server;
 mod services;
 mod state;
 mod tokens;
+mod url;
 mod world;
 
 pub use limits::Limits;

@@ -10,6 +10,7 @@ mod proxy;
 pub mod refusal;
 mod services;
 mod sprites;
+mod url;
 
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
@@ -24,6 +25,8 @@ pub fn routes(config: &mut ServiceConfig) {
         .route("/v1/sprites", post().to(sprites::create))
         .route("/v1/sprites", get().to(sprites::list))
         .service(web::scope("/v1/sprites/{name}").configure(of_a_sprite))
+        .route("/sprites/{id}", web::to(url::open))
+        .route("/sprites/{id}/{inside:.*}", web::to(url::open))
         .default_service(web::to(nowhere));
 }
 
