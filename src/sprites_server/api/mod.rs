@@ -11,6 +11,7 @@ pub mod refusal;
 mod services;
 mod sprites;
 mod url;
+mod watch;
 
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
@@ -59,6 +60,7 @@ fn of_a_sprite(config: &mut ServiceConfig) {
         .route("/services/{service}/stop", post().to(services::stop))
         .route("/services/{service}/restart", post().to(services::restart))
         .route("/services/{service}/logs", get().to(services::logs))
+        .route("/fs/watch", get().to(watch::open))
         .route("/fs/read", get().to(files::read))
         .route("/fs/write", put().to(files::write))
         .route("/fs/list", get().to(files::list))

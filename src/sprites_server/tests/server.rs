@@ -8,6 +8,8 @@ mod host;
 mod services;
 #[path = "server/url.rs"]
 mod url;
+#[path = "server/watch.rs"]
+mod watch;
 
 use awc::http::{Method, StatusCode};
 use host::{Host, Ports, Server};
