@@ -204,11 +204,8 @@ async fn p_1_2_bodies_are_whole_both_ways_or_break_off() {
 
     let get = async |answer: &'static str| {
         server.listen(8080, says(answer).await);
-        // Where the answer breaks off at once, its head may not be out yet.
-        match client().get(&address).bearer_auth("first").send().await {
-            Ok(mut response) => (response.status().as_u16(), response.body().await.ok()),
-            Err(_) => (200, None),
-        }
+        let mut response = client().get(&address).bearer_auth("first").send().await.unwrap();
+        (response.status().as_u16(), response.body().await.ok())
     };
     let body = |text: &'static str| Some(Bytes::from_static(text.as_bytes()));
     assert_eq!(
@@ -225,14 +222,19 @@ async fn p_1_2_bodies_are_whole_both_ways_or_break_off() {
     assert_eq!(get(early).await, (200, body("ok")));
     let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
     assert_eq!(get(chunked).await, (200, body("abcde")));
-    assert_eq!(
-        get("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await,
-        (200, None)
-    );
-    assert_eq!(
-        get("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf").await,
-        (200, None)
-    );
+    // awc takes the early end of a body for its end, so these are read as bytes.
+    for framing in ["Transfer-Encoding: chunked\r\n\r\n9\r\n", "Content-Length: 9\r\n\r\n"] {
+        let half = format!("HTTP/1.1 200 OK\r\n{framing}half");
+        server.listen(8080, says(half.leak()).await);
+        let mut socket = tokio::net::TcpStream::connect(server.address()).await.unwrap();
+        let head = format!("GET {url} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer first\r\n\r\n");
+        socket.write_all(head.as_bytes()).await.unwrap();
+        let mut bytes = Vec::new();
+        // It ends although nobody asked for that.
+        let _ = socket.read_to_end(&mut bytes).await;
+        let said = String::from_utf8_lossy(&bytes);
+        assert!(!said.ends_with("0\r\n\r\n") && !said.contains(" 502 "), "{said}");
+    }
     let named = "HTTP/1.1 200 OK\r\nConnection: x-secret\r\nx-secret: 1\r\nx-open: 1\r\nContent-Length: 0\r\n\r\n";
     server.listen(8080, says(named).await);
     let answer = client().get(&address).bearer_auth("first").send().await.unwrap();
