@@ -14,8 +14,10 @@ mod limits;
 pub mod network;
 pub mod policy;
 mod server;
+mod services;
 mod state;
 mod tokens;
+mod url;
 mod world;
 
 pub use limits::Limits;

@@ -10,6 +10,11 @@ use sha2::{Digest, Sha256};
 pub struct Account(String);
 
 impl Account {
+    /// From what is written on disk.
+    pub fn recorded(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
     /// As it is written on disk.
     pub fn as_str(&self) -> &str {
         &self.0

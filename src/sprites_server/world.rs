@@ -21,6 +21,7 @@ use crate::enclosure::{Enclosure, Enclosures, Plan};
 use crate::exec::{self, Attachments, SpriteExec};
 use crate::limits::{Creations, Limits};
 use crate::policy::Policy;
+use crate::services;
 use crate::state::Store;
 use crate::state::record::{Begun, Sprite};
 use crate::tokens::{Account, Tokens};
@@ -42,6 +43,7 @@ pub struct World {
     pub limits: Limits,
     pub creations: Creations,
     pub exec: exec::Settings,
+    pub services: Arc<services::Book>,
     gates: Mutex<HashMap<(String, String), Gate>>,
     insides: Mutex<HashMap<String, Arc<tokio::sync::Mutex<Inside>>>>,
 }
@@ -50,6 +52,8 @@ pub struct World {
 #[derive(Default)]
 struct Inside {
     ledger: Option<Arc<Ledger>>,
+    /// Where the journals of its services spill.
+    services: Option<Arc<Ledger>>,
     enclosure: Option<Arc<dyn Enclosure>>,
 }
 
@@ -100,6 +104,7 @@ impl World {
             limits,
             creations: Creations::default(),
             exec,
+            services: Arc::default(),
             gates: Mutex::default(),
             insides: Mutex::default(),
         }
@@ -173,6 +178,14 @@ impl World {
     /// # Errors
     /// 503 when it cannot be made, or not with this policy (RUL-L-113).
     pub async fn enter(&self, sprite: &Sprite) -> Result<SpriteExec, Refusal> {
+        Ok(self.enter_services(sprite).await?.exec)
+    }
+
+    /// As [`Self::enter`], for whoever starts services; the opening itself starts those that shall run.
+    ///
+    /// # Errors
+    /// As [`Self::enter`].
+    pub async fn enter_services(&self, sprite: &Sprite) -> Result<services::Inside, Refusal> {
         let inside = self.inside(&sprite.id);
         let mut inside = inside.lock().await;
         self.finish(sprite).await?;
@@ -183,16 +196,30 @@ impl World {
                 Arc::clone(inside.ledger.insert(ledger))
             }
         };
+        let services = match &inside.services {
+            Some(ledger) => Arc::clone(ledger),
+            None => {
+                let directory = self.store.directory(&sprite.id).join("services");
+                let opened = blocking(move || Ledger::open(&directory)).await?;
+                let (ledger, _) = opened.map_err(|error| Refusal::broken(&error))?;
+                Arc::clone(inside.services.insert(ledger))
+            }
+        };
         let living = inside
             .enclosure
             .take()
             .filter(|found| found.closed().now_or_never().is_none());
+        let is_new = living.is_none();
         let enclosure = match living {
             Some(enclosure) => enclosure,
-            None => self.enclosures.open(self.plan(sprite)).await.map_err(not_opened)?,
+            None => {
+                // Those of an enclosure that died by itself.
+                self.services.leave(&sprite.id).await;
+                self.enclosures.open(self.plan(sprite)).await.map_err(not_opened)?
+            }
         };
         inside.enclosure = Some(Arc::clone(&enclosure));
-        Ok(SpriteExec {
+        let exec = SpriteExec {
             owner: sprite.id.clone(),
             registry: Arc::clone(&self.registry),
             attachments: Arc::clone(&self.attachments),
@@ -200,7 +227,12 @@ impl World {
             environment: environment(sprite, enclosure.home()),
             enclosure,
             settings: self.exec,
-        })
+        };
+        let entered = services::Inside { exec, ledger: services };
+        if is_new {
+            self.services.begin(&entered, &sprite.services);
+        }
+        Ok(entered)
     }
 
     /// Finishes what an operation began before it failed.
@@ -241,13 +273,15 @@ impl World {
     /// Whether anything may be running inside.
     pub fn is_busy(&self, sprite: &Sprite) -> bool {
         let sessions = self.registry.of(&sprite.id);
-        sessions
+        let is_running = sessions
             .iter()
-            .any(|session| session.exit().is_none() || session.group().is_some_and(fountain_process::Group::may_live))
+            .any(|session| session.exit().is_none() || session.group().is_some_and(fountain_process::Group::may_live));
+        is_running || self.services.is_busy(&sprite.id)
     }
 
     /// Ends everything inside. Call with the name held.
     pub async fn close(&self, sprite: &Sprite) {
+        self.services.leave(&sprite.id).await;
         self.registry.stop(&sprite.id, Duration::ZERO).await;
         let inside = self.inside(&sprite.id);
         let enclosure = inside.lock().await.enclosure.take();
@@ -357,6 +391,7 @@ impl World {
 
     /// Ends everything of every sprite. Records stay.
     pub async fn shut(&self) {
+        self.services.leave_all().await;
         self.registry.close(Duration::ZERO).await;
         let insides: Vec<_> = {
             let mut insides = self.insides.lock().unwrap_or_else(PoisonError::into_inner);

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 
 use super::refusal::Refusal;
+use crate::tokens::Account;
 use crate::world::{Caller, World};
 
 /// An authenticated call. Without a name in the path, the name is empty.
@@ -36,17 +37,30 @@ impl FromRequest for Call {
     }
 }
 
-fn read(request: &HttpRequest) -> Result<Call, Refusal> {
+/// What the doors share.
+///
+/// # Errors
+/// They are not wired.
+pub fn world(request: &HttpRequest) -> Result<Arc<World>, Refusal> {
     let world = request.app_data::<web::Data<World>>().map(|data| Arc::clone(data));
-    let world = world.ok_or_else(|| Refusal::broken(&"the doors are not wired"))?;
-    let account = request
+    world.ok_or_else(|| Refusal::broken(&"the doors are not wired"))
+}
+
+/// The account of the token that a request carries, if it is one.
+pub fn bearer(request: &HttpRequest, world: &World) -> Option<Account> {
+    request
         .headers()
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok())
         .and_then(|value| value.split_once(' '))
         .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
         .and_then(|(_, token)| world.tokens.account(token.trim()))
-        .ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, "authentication failed"))?;
+}
+
+fn read(request: &HttpRequest) -> Result<Call, Refusal> {
+    let world = world(request)?;
+    let account =
+        bearer(request, &world).ok_or_else(|| Refusal::new(StatusCode::UNAUTHORIZED, "authentication failed"))?;
     let epoch = match request.headers().get("fountain-epoch") {
         None => None,
         Some(value) => {

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::caller::{Call, json, whole};
 use super::refusal::Refusal;
 use super::sprites::rfc3339;
+use crate::enclosure::{Enclosure, Facilities};
 use crate::files::{Entry, Root, path};
 use crate::world::blocking;
 
@@ -60,19 +61,31 @@ impl Flag {
 }
 
 /// The root of the sprite, and how texts become paths below it.
-struct Place {
-    root: Root,
+pub(super) struct Place {
+    pub(super) root: Root,
     home: String,
     /// Without mounts of their own, commands see the host's paths; this is where the root lies among them.
-    prefix: Option<PathBuf>,
+    pub(super) prefix: Option<PathBuf>,
     working_dir: Option<String>,
 }
 
 impl Place {
     async fn of(call: &Call, asked: &Asked) -> Result<Self, Refusal> {
         let sprite = call.enter(&call.sprite(&call.caller)?).await?;
-        let root = sprite.enclosure.root()?;
-        let facilities = call.enclosures.facilities();
+        Self::at(
+            &*sprite.enclosure,
+            call.enclosures.facilities(),
+            asked.working_dir.clone(),
+        )
+    }
+
+    /// Of an enclosure that is open, with the sprite held or shared.
+    pub(super) fn at(
+        enclosure: &dyn Enclosure,
+        facilities: &Facilities,
+        working_dir: Option<String>,
+    ) -> Result<Self, Refusal> {
+        let root = enclosure.root()?;
         let prefix = if facilities.mount_namespace {
             None
         } else {
@@ -81,13 +94,13 @@ impl Place {
         };
         Ok(Self {
             root: Root::new(root),
-            home: sprite.enclosure.home().to_owned(),
+            home: enclosure.home().to_owned(),
             prefix,
-            working_dir: asked.working_dir.clone(),
+            working_dir,
         })
     }
 
-    fn path(&self, text: &str) -> Result<PathBuf, Refusal> {
+    pub(super) fn path(&self, text: &str) -> Result<PathBuf, Refusal> {
         let full = path::resolve(text, self.working_dir.as_deref(), &self.home).map_err(|error| wrong(&error, text))?;
         let inside = self.prefix.as_ref().and_then(|prefix| full.strip_prefix(prefix).ok());
         Ok(inside.map_or_else(|| full.clone(), |inside| Path::new("/").join(inside)))

@@ -8,12 +8,16 @@ mod name;
 mod policy;
 mod proxy;
 pub mod refusal;
+mod services;
 mod sprites;
+mod url;
+mod watch;
 
 use actix_web::HttpResponse;
 use actix_web::http::StatusCode;
 use actix_web::web::{self, ServiceConfig, delete, get, post, put};
 
+pub use name::is_valid as is_valid_name;
 use refusal::Refusal;
 
 /// Mounts every door.
@@ -22,6 +26,8 @@ pub fn routes(config: &mut ServiceConfig) {
         .route("/v1/sprites", post().to(sprites::create))
         .route("/v1/sprites", get().to(sprites::list))
         .service(web::scope("/v1/sprites/{name}").configure(of_a_sprite))
+        .route("/sprites/{id}", web::to(url::open))
+        .route("/sprites/{id}/{inside:.*}", web::to(url::open))
         .default_service(web::to(nowhere));
 }
 
@@ -45,6 +51,16 @@ fn of_a_sprite(config: &mut ServiceConfig) {
         .route("/policy/network", get().to(policy::get))
         .route("/policy/network", post().to(policy::set))
         .route("/proxy", get().to(proxy::open))
+        .route("/services", get().to(services::list))
+        .route("/services/signal", post().to(services::signal))
+        .route("/services/{service}", get().to(services::get))
+        .route("/services/{service}", put().to(services::put))
+        .route("/services/{service}", delete().to(services::delete))
+        .route("/services/{service}/start", post().to(services::start))
+        .route("/services/{service}/stop", post().to(services::stop))
+        .route("/services/{service}/restart", post().to(services::restart))
+        .route("/services/{service}/logs", get().to(services::logs))
+        .route("/fs/watch", get().to(watch::open))
         .route("/fs/read", get().to(files::read))
         .route("/fs/write", put().to(files::write))
         .route("/fs/list", get().to(files::list))

@@ -87,6 +87,7 @@ pub async fn create(mut call: Call, request: HttpRequest, body: web::Payload) ->
         next_checkpoint: 1,
         source: None,
         begun: None,
+        services: BTreeMap::new(),
     };
     call.caller.name = name;
     let made = to_the_end(Arc::clone(&call.world).create(call.caller.clone(), sprite)).await?;

@@ -5,6 +5,7 @@
 //! goes aside and is renamed; a link at the end of its path is replaced, not followed. Everything here blocks.
 
 pub mod path;
+pub mod watch;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};

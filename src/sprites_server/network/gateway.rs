@@ -110,7 +110,7 @@ impl Gateway {
     unsafe_code,
     reason = "an owned descriptor stays open and the same until the AsyncFd, which owns it, is dropped"
 )]
-fn watched(device: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+pub(crate) fn watched(device: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     Ok(unsafe { AsyncFd::register(device)? })
 }
 

@@ -16,6 +16,7 @@ mod stack;
 mod tests;
 mod uplink;
 
+pub(crate) use gateway::watched;
 pub use gateway::{Gateway, GatewaySettings};
 pub use judge::Host;
 pub use names::NameServers;

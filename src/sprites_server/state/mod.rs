@@ -159,6 +159,11 @@ impl Store {
         self.book().sprites.get(&(owner.to_owned(), name.to_owned())).cloned()
     }
 
+    /// The sprite of this id, whoever owns it.
+    pub fn sprite_of(&self, id: &str) -> Option<Sprite> {
+        self.book().sprites.values().find(|sprite| sprite.id == id).cloned()
+    }
+
     /// The sprites of an owner, by name.
     pub fn sprites(&self, owner: &str) -> Vec<Sprite> {
         let book = self.book();

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::policy::Policy;
+use crate::services::Service;
 
 /// Who may use the address of a sprite.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,6 +51,9 @@ pub struct Sprite {
     /// The checkpoint it was last restored from, by its global id.
     pub source: Option<String>,
     pub begun: Option<Begun>,
+    /// By name.
+    #[serde(default)]
+    pub services: BTreeMap<String, Service>,
 }
 
 /// One checkpoint. It needs its layers, not its sprite.

@@ -4,9 +4,15 @@
 
 #[path = "server/host.rs"]
 mod host;
+#[path = "server/services.rs"]
+mod services;
+#[path = "server/url.rs"]
+mod url;
+#[path = "server/watch.rs"]
+mod watch;
 
 use awc::http::{Method, StatusCode};
-use host::{Host, Server};
+use host::{Host, Ports, Server};
 use serde_json::{Value, json};
 
 use fountain_sprites::enclosure::Disk;
@@ -283,7 +289,10 @@ async fn p_1_7_files_have_modes_and_links_lead_nowhere_outside() {
 #[test]
 fn the_fake_host_says_what_it_is() {
     use fountain_sprites::enclosure::{Enclosures, Network};
-    assert_eq!(Host::new(Disk::Copy).facilities().network, Network::Host);
+    assert_eq!(
+        Host::new(Disk::Copy, Ports::default()).facilities().network,
+        Network::Host
+    );
 }
 
 #[actix_web::test]

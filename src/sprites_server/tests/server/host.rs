@@ -1,10 +1,11 @@
 //! A host whose enclosures are directories, and a server above it.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use awc::http::{Method, StatusCode};
@@ -14,14 +15,18 @@ use fountain_sprites::policy::Policy;
 use fountain_sprites::{Limits, Running, Settings, serve};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 /// Keeps nothing apart. With layers, the writable one begins as a whole copy of the newest.
-pub struct Host(Facilities);
+pub struct Host(Facilities, Ports);
+
+/// Which port of this host stands for which inside.
+pub type Ports = Arc<Mutex<HashMap<u16, u16>>>;
 
 impl Host {
-    pub fn new(disk: Disk) -> Self {
-        Self(Facilities {
+    pub fn new(disk: Disk, ports: Ports) -> Self {
+        let facilities = Facilities {
             user_namespace: false,
             mount_namespace: true,
             pid_namespace: false,
@@ -29,12 +34,14 @@ impl Host {
             disk,
             limits: false,
             missing: vec!["it is a fake".to_owned()],
-        })
+        };
+        Self(facilities, ports)
     }
 }
 
 struct Inside {
     root: PathBuf,
+    ports: Ports,
     closed: watch::Sender<bool>,
 }
 
@@ -63,8 +70,8 @@ impl Enclosures for Host {
                 None => fs::create_dir_all(root.join("home")).unwrap(),
             }
         }
-        let closed = watch::channel(false).0;
-        Box::pin(async move { Ok(Arc::new(Inside { root, closed }) as Arc<dyn Enclosure>) })
+        let (closed, ports) = (watch::channel(false).0, Arc::clone(&self.1));
+        Box::pin(async move { Ok(Arc::new(Inside { root, ports, closed }) as Arc<dyn Enclosure>) })
     }
 }
 
@@ -85,8 +92,12 @@ impl Enclosure for Inside {
         Box::pin(async { Ok(()) })
     }
 
-    fn connect(&self, _: u16) -> Waiting<Result<Box<dyn Stream>, EnclosureError>> {
-        Box::pin(async { Err(EnclosureError::Closed) })
+    fn connect(&self, port: u16) -> Waiting<Result<Box<dyn Stream>, EnclosureError>> {
+        let port = self.ports.lock().unwrap().get(&port).copied();
+        Box::pin(async move {
+            let port = port.ok_or(std::io::Error::from(std::io::ErrorKind::ConnectionRefused))?;
+            Ok(Box::new(TcpStream::connect(("127.0.0.1", port)).await?) as Box<dyn Stream>)
+        })
     }
 
     fn close(&self) -> Waiting<()> {
@@ -106,15 +117,16 @@ impl Enclosure for Inside {
 pub struct Server {
     root: TempDir,
     disk: Disk,
+    ports: Ports,
     running: Running,
 }
 
-async fn start(root: &TempDir, disk: Disk) -> Running {
+async fn start(root: &TempDir, disk: Disk, ports: &Ports) -> Running {
     let settings = Settings {
         address: ([127, 0, 0, 1], 0).into(),
         root: root.path().to_owned(),
         tokens: vec!["first".into(), "second".into()],
-        enclosures: Arc::new(Host::new(disk)),
+        enclosures: Arc::new(Host::new(disk, Arc::clone(ports))),
         limits: Limits::default(),
         exec: Default::default(),
         workers: 1,
@@ -125,12 +137,23 @@ async fn start(root: &TempDir, disk: Disk) -> Running {
 impl Server {
     pub async fn new(disk: Disk) -> Self {
         let root = tempfile::tempdir().unwrap();
-        let running = start(&root, disk).await;
-        Self { root, disk, running }
+        let ports = Ports::default();
+        let running = start(&root, disk, &ports).await;
+        Self {
+            root,
+            disk,
+            ports,
+            running,
+        }
     }
 
     pub fn address(&self) -> std::net::SocketAddr {
         self.running.address
+    }
+
+    /// What listens on `port` inside every sprite is on `here` of this host.
+    pub fn listen(&self, port: u16, here: u16) {
+        self.ports.lock().unwrap().insert(port, here);
     }
 
     /// How many layers are on the disk.
@@ -141,7 +164,7 @@ impl Server {
     /// The next server on the same root, after this one was given no time to put anything in order.
     pub async fn killed(self) -> Self {
         self.running.kill().await;
-        let running = start(&self.root, self.disk).await;
+        let running = start(&self.root, self.disk, &self.ports).await;
         Self { running, ..self }
     }
 
@@ -214,12 +237,16 @@ impl Server {
     }
 
     pub async fn lines(&self, path: &str, body: Value) -> (StatusCode, Vec<Value>) {
+        self.lines_of(Method::POST, path, body).await
+    }
+
+    pub async fn lines_of(&self, method: Method, path: &str, body: Value) -> (StatusCode, Vec<Value>) {
         let body = if body.is_null() {
             String::new()
         } else {
             body.to_string()
         };
-        let (status, answer) = self.raw("first", None, Method::POST, path, body).await;
+        let (status, answer) = self.raw("first", None, method, path, body).await;
         let text = String::from_utf8(answer).unwrap();
         (
             status,
