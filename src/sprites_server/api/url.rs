@@ -8,6 +8,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 
 use super::caller::{bearer, world};
 use super::refusal::Refusal;
+use crate::enclosure::Network;
 use crate::state::record::{Begun, Sprite, UrlAuth};
 use crate::tokens::Account;
 use crate::url::{Passage, forward};
@@ -73,7 +74,9 @@ fn admitted(world: &Arc<World>, id: &str, account: Option<&Account>) -> Result<S
         .filter(|sprite| sprite.begun != Some(Begun::Delete));
     let sprite = sprite.ok_or_else(Refusal::no_sprite)?;
     let is_owner = account.is_some_and(|account| account.as_str() == sprite.owner);
-    if sprite.auth == UrlAuth::Sprite && !is_owner {
+    // Where sprites share the host's loopback, an open address would open whatever else listens there.
+    let is_shared = world.enclosures.facilities().network == Network::Host;
+    if (is_shared || sprite.auth == UrlAuth::Sprite) && !is_owner {
         return Err(Refusal::new(StatusCode::UNAUTHORIZED, "authentication failed"));
     }
     Ok(sprite)

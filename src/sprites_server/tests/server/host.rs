@@ -30,7 +30,11 @@ impl Host {
             user_namespace: false,
             mount_namespace: true,
             pid_namespace: false,
-            network: Network::Host,
+            // A host with layers has the rest as well.
+            network: match disk {
+                Disk::Copy => Network::Host,
+                Disk::Overlay => Network::Gateway,
+            },
             disk,
             limits: false,
             missing: vec!["it is a fake".to_owned()],

@@ -137,7 +137,7 @@ async fn p_1_2_the_address_of_a_sprite_leads_to_its_port_and_only_with_its_token
 
 #[actix_web::test]
 async fn p_1_2_a_public_address_needs_no_token_and_passes_none_of_this_server_on() {
-    let server = Server::new(Disk::Copy).await;
+    let server = Server::new(Disk::Overlay).await;
     let url = sprite(&server, "public").await;
     server.listen(8080, inside().await);
     let url = format!("http://{}{url}", server.address());
@@ -162,6 +162,17 @@ async fn p_1_2_a_public_address_needs_no_token_and_passes_none_of_this_server_on
     assert_eq!(seen(Some("of the application")).await, "Bearer of the application");
     assert_eq!(seen(Some("first")).await, Value::Null);
     assert_eq!(seen(Some("second")).await, Value::Null);
+}
+
+#[actix_web::test]
+async fn p_1_2_a_public_address_is_not_open_where_sprites_share_the_hosts_loopback() {
+    let server = Server::new(Disk::Copy).await;
+    let url = sprite(&server, "public").await;
+    server.listen(8080, inside().await);
+    assert_eq!(server.status(Method::GET, &url).await, StatusCode::ACCEPTED);
+    let url = format!("http://{}{url}", server.address());
+    let answer = client().get(&url).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
 }
 
 #[actix_web::test]
