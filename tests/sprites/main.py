@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 
+import bad_input
 import plain_http
 import python_client
 from server import TOKENS, Server
@@ -88,7 +89,7 @@ def main(binary, node_home, *words):
         javascript(server, node_home, tally)
     finally:
         server.end()
-    for case in plain_http.CASES:
+    for case in plain_http.CASES + bad_input.CASES:
         name = f"http: {case.__name__}"
         if not tally.wants(name):
             continue
