@@ -6,6 +6,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -44,6 +45,12 @@ pub struct SpritesArgs {
     /// A place that sprites may reach by this name whatever its address and their policy: NAME=ADDRESS:PORT. Repeatable.
     #[arg(long = "host", value_name = "NAME=ADDRESS:PORT", value_parser = host_of)]
     hosts: Vec<network::Host>,
+    /// Sprites that one token may have at the same time.
+    #[arg(long)]
+    max_sprites: Option<usize>,
+    /// Sprites that one token may create in a minute.
+    #[arg(long)]
+    max_creations_a_minute: Option<usize>,
     /// Memory that one sprite may use, in MiB, where the host can limit it.
     #[arg(long)]
     memory_mib: Option<u64>,
@@ -80,7 +87,10 @@ pub async fn sprites(context: Context, args: SpritesArgs) -> anyhow::Result<Exit
         root: args.root.clone(),
         tokens: tokens(&context, &args)?,
         enclosures: Arc::new(host),
-        limits: Limits::default(),
+        limits: Limits {
+            sprites: args.max_sprites,
+            creations: args.max_creations_a_minute.map(|most| (most, Duration::from_secs(60))),
+        },
         exec: exec::Settings::default(),
         workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
     })

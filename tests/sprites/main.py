@@ -12,6 +12,7 @@ import time
 import traceback
 
 import bad_input
+import more_doors
 import plain_http
 import python_client
 from server import TOKENS, Server
@@ -89,11 +90,11 @@ def main(binary, node_home, *words):
         javascript(server, node_home, tally)
     finally:
         server.end()
-    for case in plain_http.CASES + bad_input.CASES:
+    for case in plain_http.CASES + more_doors.CASES + bad_input.CASES:
         name = f"http: {case.__name__}"
         if not tally.wants(name):
             continue
-        server = Server(binary)
+        server = Server(binary, *getattr(case, "arguments", []))
         try:
             tally.run(name, lambda case=case: case(server))
         finally:

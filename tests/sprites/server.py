@@ -51,8 +51,9 @@ def processes_with(word):
 class Server:
     """One server over one root. The root outlives `kill` and `start`, and goes with `end`."""
 
-    def __init__(self, binary):
+    def __init__(self, binary, *more):
         self.binary = binary
+        self.more = more
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="fountain-sprites-"))
         self.root = self.folder / "root"
         self.log = self.folder / "server.log"
@@ -66,6 +67,7 @@ class Server:
         arguments += ["--host", f"{OPEN_NAME}=127.0.0.1:{self.open_port}"]
         for token in TOKENS:
             arguments += ["--token", token]
+        arguments += self.more
         env = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "LANG": "C.UTF-8"}
         with open(self.log, "ab") as log:
             self.handle = subprocess.Popen(
