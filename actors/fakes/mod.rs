@@ -18,5 +18,5 @@ mod tests;
 pub use agent::{AgentStep, FakeAgent, Script};
 pub use faults::{Fault, LogEntry, Logged, Op};
 pub use process::{FakeProcess, Program, Spawn, Stdio, vocabulary};
-pub use sandbox::FakeSandbox;
+pub use sandbox::{FakeSandbox, Weather};
 pub use world::{FakeClock, SeededRng};

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use tokio::time::Instant;
 
 use super::faults::{Fault, LogEntry, Logged, Op};
@@ -199,7 +200,12 @@ impl State {
         request: &Request,
         effect: impl FnOnce(&Self) -> Result<T, SandboxError>,
     ) -> Result<T, SandboxError> {
-        let Request { op, machine, epoch } = request;
+        let Request {
+            op,
+            machine,
+            epoch,
+            weather,
+        } = request;
         let done = if self.refuses(machine, *epoch) {
             Err(SandboxError::Invalid(STALE_EPOCH.into()))
         } else {
@@ -207,6 +213,9 @@ impl State {
         };
         if done.is_ok() {
             self.note(*op, Logged::Effect, machine, *epoch, "");
+            if let Some(weather) = weather {
+                weather.effect(*op, machine, *epoch);
+            }
         }
         done
     }
@@ -217,6 +226,21 @@ struct Request {
     op: Op,
     machine: String,
     epoch: Option<Epoch>,
+    weather: Option<Arc<dyn Weather>>,
+}
+
+/// What stands between one replica and the provider in the simulation (DESIGN 9).
+pub trait Weather: Send + Sync {
+    /// Before anything is sent: a dead replica sends nothing, and one that was frozen finds its connection gone (false).
+    fn leaving(&self) -> LocalBoxFuture<'_, bool>;
+    /// A request leaves the replica now, and may take effect whatever becomes of its sender.
+    fn sent(&self, op: Op, machine: &str, epoch: Option<Epoch>);
+    /// What befalls it, when no test planned anything.
+    fn fault(&self, op: Op, machine: &str) -> Option<Fault>;
+    /// It took effect.
+    fn effect(&self, op: Op, machine: &str, epoch: Option<Epoch>);
+    /// Before the answer reaches its asker: a frozen replica hears it later, a dead one never.
+    fn answered(&self) -> LocalBoxFuture<'_, ()>;
 }
 
 /// The provider.
@@ -224,6 +248,7 @@ struct Request {
 pub struct FakeSandbox {
     pub(super) provider: Provider,
     pub(super) state: Arc<State>,
+    weather: Option<Arc<dyn Weather>>,
 }
 
 impl FakeSandbox {
@@ -259,6 +284,16 @@ impl FakeSandbox {
                 clock,
                 origin: Instant::now(),
             }),
+            weather: None,
+        }
+    }
+
+    /// The same provider, as one replica reaches it.
+    #[must_use]
+    pub fn through(&self, weather: Arc<dyn Weather>) -> Self {
+        Self {
+            weather: Some(weather),
+            ..self.clone()
         }
     }
 
@@ -441,7 +476,14 @@ impl FakeSandbox {
             op,
             machine: machine.to_owned(),
             epoch,
+            weather: self.weather.clone(),
         };
+        if let Some(weather) = &self.weather {
+            if !weather.leaving().await {
+                return Err(SandboxError::Unavailable(NOT_CONNECTED.into()));
+            }
+            weather.sent(op, machine, epoch);
+        }
         self.state.note(op, Logged::Requested, machine, epoch, "");
         let (offline, fault) = {
             let mut inner = self.state.lock();
@@ -449,6 +491,8 @@ impl FakeSandbox {
             let planned = inner.faults.get_mut(&op).filter(|_| !offline);
             (offline, planned.and_then(VecDeque::pop_front))
         };
+        let drawn = || self.weather.as_ref()?.fault(op, machine);
+        let fault = fault.or_else(drawn);
         let lost = || SandboxError::Unavailable("the answer was lost".into());
         let answer = match fault {
             _ if offline => Err(SandboxError::Unavailable(RUNNER_OFFLINE.into())),
@@ -472,6 +516,9 @@ impl FakeSandbox {
                 self.state.apply(&request, effect)
             }
         };
+        if let Some(weather) = &self.weather {
+            weather.answered().await;
+        }
         let class = answer.as_ref().map_or_else(SandboxError::class, |_| "ok");
         self.state.note(op, Logged::Answered, machine, epoch, class);
         answer

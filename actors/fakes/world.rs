@@ -1,6 +1,7 @@
 //! Time and chance for tests.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng};
@@ -14,6 +15,7 @@ use crate::ports::clock::{self, Clock, Rng};
 pub struct FakeClock {
     start: Moment,
     origin: Instant,
+    jumped: Mutex<Duration>,
 }
 
 impl FakeClock {
@@ -22,7 +24,13 @@ impl FakeClock {
         Self {
             start: clock::cut(start),
             origin: Instant::now(),
+            jumped: Mutex::default(),
         }
+    }
+
+    /// Somebody sets the wall clock forward; timers do not notice.
+    pub fn jump(&self, by: Duration) {
+        *self.jumped.lock().unwrap_or_else(PoisonError::into_inner) += by;
     }
 }
 
@@ -35,7 +43,8 @@ impl Default for FakeClock {
 
 impl Clock for FakeClock {
     fn now(&self) -> Moment {
-        clock::cut(clock::after(self.start, self.origin.elapsed()))
+        let jumped = *self.jumped.lock().unwrap_or_else(PoisonError::into_inner);
+        clock::cut(clock::after(self.start, self.origin.elapsed() + jumped))
     }
 }
 
@@ -57,8 +66,6 @@ impl Rng for SeededRng {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -73,6 +73,8 @@ pub(crate) struct Trace {
     answer: RefCell<Option<&'static str>>,
     /// Something may stand at the provider that a failed build has to delete (RUL-L-21).
     created: Cell<bool>,
+    /// A create was sent and its answer lost: it may act minutes from now, whatever a look says today (RUL-L-3).
+    lost_create: Cell<bool>,
 }
 
 impl Trace {
@@ -88,6 +90,15 @@ impl Trace {
 
     pub fn owes_delete(&self) -> bool {
         self.created.get()
+    }
+
+    /// How a build that made nothing ended, for the journal: a lost create stays a debt.
+    pub fn failure(&self) -> Outcome {
+        if self.lost_create.get() {
+            Outcome::Unknown
+        } else {
+            Outcome::Failed
+        }
     }
 
     fn sent(&self, call: &'static str) {
@@ -206,10 +217,15 @@ impl Facade {
         let epoch = Some(lease.epoch());
         lease.guard().await?;
         self.trace.created.set(true);
-        self.effect(lease, "create", LONGEST_CALL, || {
-            self.adapter.create(&self.handle.name, epoch)
-        })
-        .await
+        let created = self
+            .effect(lease, "create", LONGEST_CALL, || {
+                self.adapter.create(&self.handle.name, epoch)
+            })
+            .await;
+        if matches!(&created, Err(CallError::Provider(error)) if !error.is_refusal()) {
+            self.trace.lost_create.set(true);
+        }
+        created
     }
 
     pub fn deletes_with_proof(&self) -> bool {

@@ -82,6 +82,8 @@ pub struct MachineActor {
     queue: VecDeque<Job>,
     running: Option<&'static str>,
     idle: Option<SpawnHandle>,
+    /// Fences that are being committed outside the line; their verbs are not in it yet.
+    fencing: usize,
     abandoned: bool,
 }
 
@@ -98,6 +100,7 @@ impl MachineActor {
             queue: VecDeque::new(),
             running: None,
             idle: None,
+            fencing: 0,
             abandoned: false,
         }
     }
@@ -193,7 +196,7 @@ impl Actor for MachineActor {
 
     /// A verb may arrive in the very moment in which the idle timer fires; it is not lost to it.
     fn stopping(&mut self, _: &mut Self::Context) -> Running {
-        let has_work = self.running.is_some() || !self.queue.is_empty();
+        let has_work = self.running.is_some() || !self.queue.is_empty() || self.fencing > 0;
         if has_work && !self.abandoned {
             Running::Continue
         } else {

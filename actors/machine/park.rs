@@ -74,10 +74,11 @@ pub(crate) async fn park(site: &Site, ask: Park) -> Result<Parked, MachineError>
         }
         Err(CallError::Provider(_)) => match evidence::look(site, &machine, &facade).await {
             Ok(Seen::Suspended) => parked(site, &ask, lease, &facade, &machine).await,
+            // Up as before, as far as a look can tell; the request may act late, so its debt stays (RUL-L-3).
             Ok(seen) => {
                 let up = Settlement {
                     evidence: Some(json!({ "seen": seen.word() })),
-                    ..Settlement::of(Outcome::Failed)
+                    ..Settlement::of(Outcome::Unknown)
                 };
                 outcome::finish(site, lease, facade.trace(), up).await?;
                 Err(MachineError::SuspendFailed)

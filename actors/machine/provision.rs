@@ -220,7 +220,7 @@ async fn give_way(site: &Site, lease: Lease, machine: &Machine, facade: Option<F
         }
         return;
     }
-    let mut settlement = Settlement::of(Outcome::Failed);
+    let mut settlement = Settlement::of(facade.trace().failure());
     settlement.evidence = Some(json!({ "fenced": true }));
     settlement.keep_stamp = true;
     if let Err(error) = outcome::finish(site, lease, facade.trace(), settlement).await {
@@ -253,6 +253,8 @@ async fn close(
             }
         }
     }
+    let nothing = Trace::default();
+    let trace = facade.as_ref().map_or(&nothing, Facade::trace);
     let settlement = Settlement {
         event: Some(MachineEvent::BuildFailed),
         patch,
@@ -260,10 +262,8 @@ async fn close(
         stages,
         audit: outcome::audit(machine, "sandbox.provision_failed", actor),
         usage: Some("provision_failed"),
-        ..Settlement::of(Outcome::Failed)
+        ..Settlement::of(trace.failure())
     };
-    let nothing = Trace::default();
-    let trace = facade.as_ref().map_or(&nothing, Facade::trace);
     Ok(outcome::finish(site, lease, trace, settlement).await?.machine)
 }
 

@@ -19,8 +19,10 @@ impl Handler<Reset> for MachineActor {
     fn handle(&mut self, msg: Reset, _: &mut Context<Self>) -> Self::Result {
         let site = self.site.clone();
         let actor = msg.actor.clone();
+        self.fencing += 1;
         let fenced = async move { fence::fence(&site, DestroyReason::Reset, msg.actor, msg.request_ip).await };
         Box::pin(fenced.into_actor(self).then(move |fenced, owner, ctx| {
+            owner.fencing -= 1;
             let waiting = match fenced {
                 Ok(FenceAnswer::Fenced(_)) => {
                     let site = owner.site.clone();
@@ -32,6 +34,8 @@ impl Handler<Reset> for MachineActor {
                 }
                 Err(error) => Err(MachineError::from(error)),
             };
+            // A line that is empty again may end this actor, a minute from now.
+            owner.next(ctx);
             let settings = std::sync::Arc::clone(&owner.site.world.settings);
             async move { answer(waiting?, settings.busy_wait, settings.reset_wait).await }.into_actor(owner)
         }))

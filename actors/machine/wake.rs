@@ -103,8 +103,9 @@ async fn wake(site: &Site, ask: &EnsureUp) -> Result<Option<Usable>, MachineErro
                 let retired = settle::retire(site, lease, &facade, machine, &ask.actor).await?;
                 Ok(Some(Usable::Lost(retired)))
             }
+            // Parked as before, as far as a look can tell; the request may act late, so its debt stays (RUL-L-3).
             Ok(_) => {
-                outcome::finish(site, lease, facade.trace(), asleep(machine, Outcome::Failed)).await?;
+                outcome::finish(site, lease, facade.trace(), asleep(machine, Outcome::Unknown)).await?;
                 Err(ErrorCode::SandboxUnavailable.into())
             }
             Err(_) => {

@@ -14,6 +14,7 @@ mod accounts;
 mod catalog;
 mod conversations;
 mod events;
+pub mod inspect;
 mod machines;
 mod migrations;
 mod runners_rows;
@@ -26,6 +27,8 @@ use std::time::{Duration, Instant};
 use actix_web::web;
 use secrecy::SecretString;
 use tokio::sync::Semaphore;
+
+use futures_util::future::LocalBoxFuture;
 
 use fountain_actors::ports::Rng;
 use fountain_actors::ports::store::{Answer, StoreError};
@@ -55,6 +58,14 @@ pub enum Execution {
     Blocking,
     /// On the caller's thread, at once. For the simulation alone: one thread, virtual time (DESIGN 9).
     Inline,
+}
+
+/// Stands between a replica and its database in the simulation: every verb passes it twice (DESIGN 9).
+pub trait Turnstile: Send + Sync {
+    /// Before the transaction. An error is what the verb answers, and nothing is done.
+    fn enter(&self, op: &'static str) -> LocalBoxFuture<'_, Result<(), StoreError>>;
+    /// After the transaction ended and before its asker hears of it. An error is an answer that was lost.
+    fn leave(&self, op: &'static str, access: Access) -> LocalBoxFuture<'_, Result<(), StoreError>>;
 }
 
 /// What a store is opened with. Printing it shows neither the URL nor the key.
@@ -155,6 +166,7 @@ struct Inner {
 #[derive(Clone)]
 pub struct SqlStore {
     inner: Arc<Inner>,
+    turnstile: Option<Arc<dyn Turnstile>>,
 }
 
 impl std::fmt::Debug for SqlStore {
@@ -197,7 +209,17 @@ impl SqlStore {
                 observer: config.observer,
                 execution: config.execution,
             }),
+            turnstile: None,
         })
+    }
+
+    /// The same database, seen through a turnstile: a replica of the simulation, which can be frozen, killed and lied to.
+    #[must_use]
+    pub fn through(&self, turnstile: Arc<dyn Turnstile>) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            turnstile: Some(turnstile),
+        }
     }
 
     /// Which database this is.
@@ -223,7 +245,15 @@ impl SqlStore {
         F: FnOnce(&mut Db) -> Result<T, Fault> + Send + 'static,
     {
         let started = Instant::now();
-        let answer = self.run_unmeasured(op, access, query).await;
+        let answer = match &self.turnstile {
+            None => self.run_unmeasured(op, access, query).await,
+            Some(turnstile) => {
+                turnstile.enter(op).await?;
+                let answer = self.run_unmeasured(op, access, query).await;
+                turnstile.leave(op, access).await?;
+                answer
+            }
+        };
         let answered = !matches!(
             &answer,
             Err(StoreError::Unavailable { .. } | StoreError::Internal { .. })

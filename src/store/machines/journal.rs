@@ -24,7 +24,7 @@ const SETTLED_AFTER: Duration = Duration::from_secs(120);
 
 #[derive(Queryable, Selectable)]
 #[diesel(table_name = operations)]
-struct OperationRow {
+pub struct OperationRow {
     id: Id<OperationId>,
     machine_id: Id<MachineId>,
     machine_name: String,

@@ -7,7 +7,7 @@
 mod fence;
 mod finish;
 mod handover;
-mod journal;
+pub mod journal;
 mod lease;
 pub mod quota;
 pub mod rows;
