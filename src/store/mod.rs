@@ -16,6 +16,7 @@ mod conversations;
 mod events;
 mod machines;
 mod migrations;
+mod passes;
 mod runners_rows;
 mod transcript;
 mod turns;
