@@ -10,6 +10,14 @@ const fn seconds(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
+const fn minutes(n: u64) -> Duration {
+    seconds(60 * n)
+}
+
+const fn days(n: u64) -> Duration {
+    minutes(24 * 60 * n)
+}
+
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The provider of machines whose agent names none.
@@ -49,6 +57,39 @@ pub struct Settings {
     pub conversation_tick: Duration,
     pub sweep_interval: Duration,
     pub adoption_interval: Duration,
+
+    /// Passes (lifecycle 7, 9.8): how often, how old, how many. Test-only, as everything without a variable.
+    pub pass_lease_ttl: Duration,
+    pub settle_interval: Duration,
+    pub permission_sweep_interval: Duration,
+    pub stuck_turn_interval: Duration,
+    /// A running turn without a server is stuck this long after its start, when it was quiet for `stuck_turn_quiet`.
+    pub stuck_turn_age: Duration,
+    pub stuck_turn_quiet: Duration,
+    pub stuck_turn_batch: usize,
+    /// The hourly reaper runs at this minute of the hour, UTC.
+    pub reaper_minute: u32,
+    pub stuck_build_age: Duration,
+    /// Provider deletes in one run of the reaper; leftovers get at least the floor.
+    pub reaper_deletes: usize,
+    pub leftover_floor: usize,
+    /// Owners that the reaper and the settle pass ask in one run, and the sweep for each kind of row.
+    pub owner_attempts: i64,
+    pub sweep_attempts: i64,
+    /// A listing older than this is thrown away (RUL-L-51).
+    pub listing_lifetime: Duration,
+    /// Rests after an attempt in vain: of deletes, and of everything else by the number of attempts (RUL-L-55).
+    pub delete_rest: Duration,
+    pub other_rests: [Duration; 5],
+    /// Retention runs at this hour and minute, UTC, in batches of so many rows.
+    pub retention_at: (u32, u32),
+    pub retention_batch: i64,
+    pub keep_log_events: Duration,
+    pub keep_audit_events: Duration,
+    pub keep_usage_events: Duration,
+    pub keep_revoked_keys: Duration,
+    pub keep_operations: Duration,
+    pub keep_deletion_receipts: Duration,
 
     pub handshake_timeout: Duration,
     pub permission_timeout: Duration,
@@ -95,6 +136,30 @@ impl Default for Settings {
             conversation_tick: seconds(60),
             sweep_interval: seconds(5 * 60),
             adoption_interval: seconds(10),
+            pass_lease_ttl: seconds(60),
+            settle_interval: seconds(60),
+            permission_sweep_interval: seconds(60),
+            stuck_turn_interval: minutes(5),
+            stuck_turn_age: minutes(30),
+            stuck_turn_quiet: minutes(15),
+            stuck_turn_batch: 25,
+            reaper_minute: 7,
+            stuck_build_age: minutes(60),
+            reaper_deletes: 25,
+            leftover_floor: 5,
+            owner_attempts: 100,
+            sweep_attempts: 100,
+            listing_lifetime: minutes(10),
+            delete_rest: minutes(5),
+            other_rests: [minutes(1), minutes(2), minutes(5), minutes(15), minutes(60)],
+            retention_at: (4, 23),
+            retention_batch: 500,
+            keep_log_events: days(90),
+            keep_audit_events: days(365),
+            keep_usage_events: days(400),
+            keep_revoked_keys: days(30),
+            keep_operations: days(90),
+            keep_deletion_receipts: days(400),
             handshake_timeout: seconds(120),
             permission_timeout: seconds(300),
             reconnect_window: seconds(120),
@@ -105,6 +170,16 @@ impl Default for Settings {
             output_budget: 50_000_000,
             unsaved_limit: 64 * 1024 * 1024,
             callback_key_ttl: seconds(7 * 24 * 60 * 60),
+        }
+    }
+}
+
+impl Settings {
+    /// The rests of RUL-L-55, as the store's verb takes them.
+    pub fn rests(&self) -> crate::ports::store::passes::Rests {
+        crate::ports::store::passes::Rests {
+            deletes: self.delete_rest,
+            others: self.other_rests.to_vec(),
         }
     }
 }

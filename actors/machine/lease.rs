@@ -114,7 +114,8 @@ pub(crate) struct Lease {
 enum Warrant {
     /// The row is DOOMED, or terminal and owes a delete: only delete may follow (field-lessons P22).
     Doomed,
-    /// The builder may delete what a build of this row made (RUL-L-21, RUL-L-22, INV-24).
+    /// The builder may delete what a build of this row made (RUL-L-21, RUL-L-22, INV-24); so may the settle pass, under
+    /// names that the row does not have any more.
     Builder,
 }
 
@@ -225,7 +226,7 @@ pub(crate) async fn take(site: &Site, wanted: Wanted) -> Result<Taken, StoreErro
     let (ttl, limit) = match wanted.purpose {
         Purpose::Park(_) => (settings.park_lease_ttl, settings.park_lease_ttl * MOST_TTLS),
         Purpose::Provision => (settings.lease_ttl, settings.provision_ceiling),
-        Purpose::Wake { .. } | Purpose::Destroy | Purpose::Confirm => {
+        Purpose::Wake { .. } | Purpose::Destroy | Purpose::Confirm | Purpose::Settle | Purpose::Leftover => {
             (settings.lease_ttl, settings.lease_ttl * MOST_TTLS)
         }
     };
@@ -284,7 +285,8 @@ fn warrant(purpose: &Purpose, machine: &Machine) -> Option<Warrant> {
     match purpose {
         Purpose::Destroy if machine.status.is_terminal() => machine.cleanup_pending.then_some(Warrant::Doomed),
         Purpose::Destroy => (machine.transition == Some(Transition::Destroying)).then_some(Warrant::Doomed),
-        Purpose::Provision => Some(Warrant::Builder),
+        Purpose::Leftover => machine.status.is_terminal().then_some(Warrant::Doomed),
+        Purpose::Provision | Purpose::Settle => Some(Warrant::Builder),
         Purpose::Park(_) | Purpose::Wake { .. } | Purpose::Confirm => None,
     }
 }

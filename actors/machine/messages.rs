@@ -224,6 +224,46 @@ pub struct Retire {
     pub actor: Actor,
 }
 
+/// Looks after what dead or superseded operations did to this machine, and makes the row true (M23, RUL-L-3).
+///
+/// Sent by the settle pass. [`MachineError::Busy`] when somebody holds the machine: whoever does looks himself.
+#[derive(Message, Clone, Debug)]
+#[rtype(result = "Result<SettledDebts, MachineError>")]
+pub struct Settle {
+    pub actor: Actor,
+}
+
+/// What the row says after [`Settle`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum SettledDebts {
+    Up(Machine),
+    Asleep(Machine),
+    /// Its provider does not know it any more; the row is retired (M18).
+    Lost(Machine),
+    /// The row was fenced or had ended; what stood at the provider is gone, or somebody else's.
+    Swept,
+}
+
+/// Deletes what still stands at the provider under the name of a row that has ended, if no live row has that name
+/// (RUL-L-52). Sent by the reaper.
+#[derive(Message, Clone, Debug)]
+#[rtype(result = "Result<Swept, MachineError>")]
+pub struct Leftover {
+    pub actor: Actor,
+}
+
+/// What became of a leftover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Swept {
+    Deleted,
+    /// There was nothing any more.
+    Absent,
+    /// A live row holds the name, so what stands there is that row's.
+    NameTaken,
+    /// The row is not an ended one without an owed delete: other passes see to it.
+    Owed,
+}
+
 /// Destroys a persistent machine and keeps its conversations (lifecycle 5.4, RUL-L-26).
 #[derive(Message, Clone, Debug)]
 #[rtype(result = "Result<(), MachineError>")]

@@ -10,6 +10,7 @@
 
 pub mod breaker;
 mod confirm;
+mod debts;
 mod delete;
 mod destroy;
 mod evidence;

@@ -71,7 +71,21 @@ impl Settlement {
         }
     }
 
+    /// Whether the provider said how the machine is. Every successful look stands in the evidence; a move says that an
+    /// effect was answered, except that a failed build moves whatever the provider said.
+    fn learned(&self) -> bool {
+        let told = |key: &str, wanted: fn(&Value) -> bool| {
+            let said = self.evidence.as_ref().and_then(|evidence| evidence.get(key));
+            said.is_some_and(wanted)
+        };
+        let moved = self.event.is_some_and(|event| event != MachineEvent::BuildFailed);
+        let is_true = |value: &Value| value == &Value::Bool(true);
+        let seen = |value: &Value| value.is_string();
+        moved || told("seen", seen) || told("absent", is_true) || told("deleted", is_true)
+    }
+
     fn into_finish(self, site: &Site, lease: &Lease, trace: &Trace) -> Finish {
+        let learned = self.learned();
         Finish {
             machine_id: lease.machine(),
             epoch: lease.epoch(),
@@ -79,6 +93,7 @@ impl Settlement {
             event: self.event,
             keep_stamp: self.keep_stamp,
             patch: self.patch,
+            learned,
             receipt: trace.receipt(self.outcome, self.evidence),
             end_turns: self.end_turns,
             forget_sessions: self.forget_sessions,
@@ -245,7 +260,9 @@ pub(crate) fn claim_refused(refusal: ClaimRefusal) -> MachineError {
     match refusal {
         ClaimRefusal::Missing => StoreError::NotFound("sandbox").into(),
         ClaimRefusal::Doomed { .. } => ErrorCode::SandboxResetPending.into(),
-        ClaimRefusal::Terminal(_) | ClaimRefusal::Status(_) => ErrorCode::SandboxUnavailable.into(),
+        ClaimRefusal::Terminal(_) | ClaimRefusal::Status(_) | ClaimRefusal::NameTaken => {
+            ErrorCode::SandboxUnavailable.into()
+        }
         ClaimRefusal::Occupied => MachineError::Occupied,
         ClaimRefusal::NotExpired => MachineError::NotExpired,
         ClaimRefusal::Refused(refusal) => refusal.into(),

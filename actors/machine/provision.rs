@@ -142,7 +142,7 @@ async fn not_claimed(site: &Site, refusal: ClaimRefusal) -> Result<Provisioned, 
         ClaimRefusal::Missing => Err(StoreError::NotFound("sandbox").into()),
         ClaimRefusal::Terminal(status) => Err(ProvisionError::NotBuildable(MachineState::Gone(status))),
         ClaimRefusal::Refused(refusal) => Err(StoreError::Refused(refusal).into()),
-        ClaimRefusal::Status(_) | ClaimRefusal::Occupied | ClaimRefusal::NotExpired => {
+        ClaimRefusal::Status(_) | ClaimRefusal::Occupied | ClaimRefusal::NotExpired | ClaimRefusal::NameTaken => {
             let row = site
                 .world
                 .store

@@ -4,7 +4,7 @@ use actix::prelude::*;
 use futures_util::FutureExt;
 
 use super::messages::*;
-use super::{MachineActor, Waiting, confirm, destroy, park, provision, reads, wake};
+use super::{MachineActor, Waiting, confirm, debts, destroy, park, provision, reads, wake};
 use crate::domain::machine::Machine;
 
 /// Answers a verb's asker with what the verb said; busy when it was never started, or is not done by its deadline.
@@ -88,6 +88,28 @@ impl Handler<Retire> for MachineActor {
         let site = self.site.clone();
         let work = async move { destroy::retire(&site, msg).await };
         let waiting = self.enqueue(ctx, "retire", None, Err(MachineError::Crashed), work);
+        Box::pin(answered(None, waiting))
+    }
+}
+
+impl Handler<Settle> for MachineActor {
+    type Result = ResponseFuture<Result<SettledDebts, MachineError>>;
+
+    fn handle(&mut self, msg: Settle, ctx: &mut Context<Self>) -> Self::Result {
+        let site = self.site.clone();
+        let work = async move { debts::settle_debts(&site, msg).await };
+        let waiting = self.enqueue(ctx, "settle", None, Err(MachineError::Crashed), work);
+        Box::pin(answered(None, waiting))
+    }
+}
+
+impl Handler<Leftover> for MachineActor {
+    type Result = ResponseFuture<Result<Swept, MachineError>>;
+
+    fn handle(&mut self, msg: Leftover, ctx: &mut Context<Self>) -> Self::Result {
+        let site = self.site.clone();
+        let work = async move { debts::leftover(&site, msg).await };
+        let waiting = self.enqueue(ctx, "leftover", None, Err(MachineError::Crashed), work);
         Box::pin(answered(None, waiting))
     }
 }

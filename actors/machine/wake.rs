@@ -8,6 +8,7 @@
 use serde_json::json;
 
 use super::Site;
+use super::debts;
 use super::evidence::{self, Seen};
 use super::facade::{CallError, Facade};
 use super::lease::{self, Lease, Taken, Wanted};
@@ -34,8 +35,14 @@ pub(crate) async fn ensure_up(site: &Site, ask: EnsureUp) -> Result<Usable, Mach
             MachineState::UpBusy | MachineState::Parking | MachineState::Waking => return Err(MachineError::Busy),
             MachineState::Doomed { .. } => return Err(ErrorCode::SandboxResetPending.into()),
             MachineState::Gone(_) => Some(Usable::Gone(row)),
+            // What an older operation did is looked after before anything runs (RUL-L-45).
+            MachineState::Up | MachineState::Asleep if debts::owes_look(site).await? => {
+                lost(debts::before_turn(site, ask.actor.clone()).await?)
+            }
             MachineState::Up | MachineState::Asleep => look_and_wake(site, &ask, row).await?,
-            MachineState::ParkStale | MachineState::WakeStale => lost(settle::settle(site, ask.actor.clone()).await?),
+            MachineState::ParkStale | MachineState::WakeStale => {
+                lost(debts::before_turn(site, ask.actor.clone()).await?)
+            }
         };
         if let Some(usable) = step {
             return Ok(usable);

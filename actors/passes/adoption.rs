@@ -10,6 +10,7 @@ use std::time::Duration;
 use actix::Recipient;
 use futures_util::future::LocalBoxFuture;
 
+use super::lease::PassLease;
 use super::{Pass, Replica, Run, Tally};
 use crate::domain::machine::Provider;
 use crate::domain::runner::runner_of;
@@ -49,7 +50,7 @@ impl Pass for Adoption {
         self.world.settings.adoption_interval
     }
 
-    fn run(self: Rc<Self>) -> LocalBoxFuture<'static, Tally> {
+    fn run(self: Rc<Self>, _: Rc<PassLease>) -> LocalBoxFuture<'static, Tally> {
         Box::pin(async move {
             let waiting = match self.world.store.adoptable(AT_ONCE).await {
                 Ok(waiting) => waiting,

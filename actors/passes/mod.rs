@@ -1,10 +1,12 @@
 //! What sweeps up after everyone: a timer, an activation without input, and the rows (lifecycle 7, RUL-63).
 //!
-//! A pass holds nothing. Its activation carries no input, so that a lost one, a doubled one and one from another
+//! A pass holds nothing but its lease ([`lease`]): one process of a deployment runs it at a time (RUL-L-56). Its activation carries no input, so that a lost one, a doubled one and one from another
 //! incarnation mean the same: look at the rows and do what is due. It never acts on a machine itself; it asks the
 //! machine's owner, who claims, re-reads and may refuse. One run at a time; activations during a run become one more.
 
 mod adoption;
+mod debts;
+mod lease;
 mod overdue;
 mod permissions;
 mod sweep;
@@ -18,12 +20,14 @@ use actix::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::directory::Engine;
-use crate::domain::{ConversationId, MachineId};
+use crate::domain::{ConversationId, MachineId, Moment};
 use crate::machine::MachineActor;
 use crate::ports::World;
+use lease::PassLease;
 
 /// What a pass needs from its replica. Implemented by the directory.
 pub trait Replica: Send + Sync {
@@ -54,6 +58,9 @@ impl Replica for Engine {
         self.machine(machine)
     }
 }
+
+/// Owners that are asked side by side: a slow provider must not hold up the rest.
+const SIDE_BY_SIDE: usize = 8;
 
 /// What a run did. Of the rows it looked at, the rest was left alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,8 +98,13 @@ trait Pass: 'static {
     /// How often it runs by itself.
     fn every(&self) -> Duration;
 
-    /// One run over all that is due.
-    fn run(self: Rc<Self>) -> LocalBoxFuture<'static, Tally>;
+    /// How long after `now` the timer runs it next. For passes that run at a time of day.
+    fn rest(&self, _now: Moment) -> Duration {
+        self.every()
+    }
+
+    /// One run over all that is due. `lease` is asked before each call of a provider that the run causes.
+    fn run(self: Rc<Self>, lease: Rc<PassLease>) -> LocalBoxFuture<'static, Tally>;
 }
 
 /// Activates a pass; answered when a run that began after this message has ended.
@@ -103,14 +115,18 @@ pub struct Run;
 /// Drives one pass.
 struct Driver<P: Pass> {
     pass: Rc<P>,
+    world: World,
+    lease: Rc<PassLease>,
     running: bool,
     waiting: Vec<oneshot::Sender<Tally>>,
 }
 
 impl<P: Pass> Driver<P> {
-    fn start(pass: P) -> Addr<Self> {
+    fn start(pass: P, world: &World) -> Addr<Self> {
         Self {
             pass: Rc::new(pass),
+            world: world.clone(),
+            lease: Rc::new(PassLease::new(world.clone(), P::NAME)),
             running: false,
             waiting: Vec::new(),
         }
@@ -125,7 +141,8 @@ impl<P: Pass> Driver<P> {
         self.running = true;
         let askers = std::mem::take(&mut self.waiting);
         let span = tracing::info_span!("pass", pass = P::NAME);
-        let run = AssertUnwindSafe(Rc::clone(&self.pass).run())
+        let rest = self.pass.rest(self.world.now());
+        let run = AssertUnwindSafe(under_lease(Rc::clone(&self.pass), Rc::clone(&self.lease), rest))
             .catch_unwind()
             .instrument(span);
         ctx.spawn(run.into_actor(self).map(move |done, driver, ctx| {
@@ -154,17 +171,40 @@ impl<P: Pass> Driver<P> {
     }
 }
 
-impl<P: Pass> Actor for Driver<P> {
-    type Context = Context<Self>;
+/// One run, if no other process has the pass.
+async fn under_lease<P: Pass>(pass: Rc<P>, lease: Rc<PassLease>, rest: Duration) -> Tally {
+    let began = Instant::now();
+    if !lease.take().await {
+        tracing::debug!(pass = P::NAME, "pass {} is run by another process", P::NAME);
+        return Tally::default();
+    }
+    let tally = tokio::select! {
+        tally = pass.run(Rc::clone(&lease)) => tally,
+        never = lease.keep() => match never {},
+    };
+    lease.hold(rest, began.elapsed()).await;
+    tally
+}
 
-    fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.run_interval(self.pass.every(), |driver, ctx| {
+impl<P: Pass> Driver<P> {
+    /// Sets the timer for the run after this one.
+    fn wind(&self, ctx: &mut Context<Self>) {
+        ctx.run_later(self.pass.rest(self.world.now()), |driver, ctx| {
+            driver.wind(ctx);
             // Nobody waits for this one; the closed channel is no asker that has to be told.
             if driver.waiting.is_empty() {
                 driver.waiting.push(oneshot::channel().0);
             }
             driver.next(ctx);
         });
+    }
+}
+
+impl<P: Pass> Actor for Driver<P> {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        self.wind(ctx);
     }
 }
 
@@ -185,10 +225,13 @@ impl<P: Pass> Handler<Run> for Driver<P> {
 struct Halt;
 
 impl<P: Pass> Handler<Halt> for Driver<P> {
-    type Result = ();
+    type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, _: Halt, ctx: &mut Context<Self>) {
+    fn handle(&mut self, _: Halt, ctx: &mut Context<Self>) -> Self::Result {
         ctx.stop();
+        // The run, if there is one, is dropped with the actor; whoever runs the pass next need not wait.
+        let lease = Rc::clone(&self.lease);
+        Box::pin(async move { lease.give_back().await })
     }
 }
 
@@ -199,6 +242,7 @@ pub struct Passes {
     sweep: Recipients,
     permissions: Recipients,
     overdue: Recipients,
+    debts: Recipients,
 }
 
 #[derive(Clone)]
@@ -208,8 +252,8 @@ struct Recipients {
 }
 
 impl Recipients {
-    fn of<P: Pass>(pass: P) -> Self {
-        let driver = Driver::start(pass);
+    fn of<P: Pass>(pass: P, world: &World) -> Self {
+        let driver = Driver::start(pass, world);
         Self {
             run: driver.clone().recipient(),
             halt: driver.recipient(),
@@ -231,13 +275,14 @@ impl Passes {
     /// Starts all passes on the current arbiter. Nothing runs before its interval has passed or it is asked to.
     pub fn start(world: &World, replica: &Arc<dyn Replica>) -> Self {
         let parts = || (world.clone(), Arc::clone(replica));
-        let adoption = Recipients::of(adoption::Adoption::new(parts()));
+        let adoption = Recipients::of(adoption::Adoption::new(parts()), world);
         adoption::follow_runners(world, adoption.run.clone());
         Self {
             adoption,
-            sweep: Recipients::of(sweep::Sweep::new(parts())),
-            permissions: Recipients::of(permissions::Permissions::new(parts())),
-            overdue: Recipients::of(overdue::Overdue::new(parts())),
+            sweep: Recipients::of(sweep::Sweep::new(parts()), world),
+            permissions: Recipients::of(permissions::Permissions::new(parts()), world),
+            overdue: Recipients::of(overdue::Overdue::new(parts()), world),
+            debts: Recipients::of(debts::Debts::new(parts()), world),
         }
     }
 
@@ -261,9 +306,21 @@ impl Passes {
         self.overdue.run().await
     }
 
+    /// Looks after what dead and superseded operations did. Every minute (RUL-L-3).
+    pub async fn settle_debts(&self) -> Tally {
+        self.debts.run().await
+    }
+
     /// Stops all passes.
     pub async fn stop(&self) {
-        for pass in [&self.adoption, &self.sweep, &self.permissions, &self.overdue] {
+        let passes = [
+            &self.adoption,
+            &self.sweep,
+            &self.permissions,
+            &self.overdue,
+            &self.debts,
+        ];
+        for pass in passes {
             // One that is gone has stopped.
             let _ = pass.halt.send(Halt).await;
         }

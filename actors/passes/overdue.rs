@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 
+use super::lease::PassLease;
 use super::{Pass, Replica, Step, Tally};
 use crate::domain::account::Actor;
 use crate::domain::machine::{MachineState, Provider};
@@ -35,7 +36,10 @@ impl Overdue {
         Self { world, replica }
     }
 
-    async fn end(&self, overdue: &Adoptable) -> Result<Step, StoreError> {
+    async fn end(&self, overdue: &Adoptable, lease: &PassLease) -> Result<Step, StoreError> {
+        if lease.guard().await.is_err() {
+            return Ok(Step::Skipped);
+        }
         match overdue.turn.status {
             TurnStatus::Pending => self.end_pending(overdue).await,
             TurnStatus::Running => self.end_running(overdue).await,
@@ -111,7 +115,7 @@ impl Pass for Overdue {
         self.world.settings.adoption_interval
     }
 
-    fn run(self: Rc<Self>) -> LocalBoxFuture<'static, Tally> {
+    fn run(self: Rc<Self>, lease: Rc<PassLease>) -> LocalBoxFuture<'static, Tally> {
         Box::pin(async move {
             let overdue = match self.world.store.overdue_turns(self.world.now(), AT_ONCE).await {
                 Ok(overdue) => overdue,
@@ -126,7 +130,7 @@ impl Pass for Overdue {
             };
             for turn in &overdue {
                 // One row that cannot be ended must not keep the others.
-                tally.add(self.end(turn).await.unwrap_or_else(|error| {
+                tally.add(self.end(turn, &lease).await.unwrap_or_else(|error| {
                     tracing::warn!(turn.id = %turn.turn.id, %error, "an overdue turn was not ended");
                     Step::Refused
                 }));

@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use futures_util::future::LocalBoxFuture;
 
+use super::lease::PassLease;
 use super::{Pass, Replica, Step, Tally};
 use crate::ports::World;
 
 /// Requests in one run.
 const AT_ONCE: i64 = 500;
-/// How often (lifecycle 7).
-const EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct Permissions {
     world: World,
@@ -32,10 +31,10 @@ impl Pass for Permissions {
     const NAME: &'static str = "permissions";
 
     fn every(&self) -> Duration {
-        EVERY
+        self.world.settings.permission_sweep_interval
     }
 
-    fn run(self: Rc<Self>) -> LocalBoxFuture<'static, Tally> {
+    fn run(self: Rc<Self>, _: Rc<PassLease>) -> LocalBoxFuture<'static, Tally> {
         Box::pin(async move {
             let store = &self.world.store;
             let expired = match store.expired_permissions(self.world.now(), AT_ONCE).await {

@@ -11,7 +11,8 @@ use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream;
 
-use super::{Pass, Replica, Step, Tally};
+use super::lease::PassLease;
+use super::{Pass, Replica, SIDE_BY_SIDE, Step, Tally};
 use crate::domain::Moment;
 use crate::domain::account::{Actor, NewAudit};
 use crate::domain::machine::{DestroyReason, Machine, MachineMode};
@@ -20,10 +21,6 @@ use crate::ports::meter::Measure;
 use crate::ports::store::machines::ParkRule;
 use crate::ports::{World, clock};
 
-/// Rows of one kind in one run (lifecycle 7: 100 attempts).
-const AT_ONCE: i64 = 100;
-/// Owners that are asked side by side: a slow provider must not hold up the rest.
-const SIDE_BY_SIDE: usize = 8;
 /// Who does it (lifecycle 10.3).
 const ACTOR: Actor = Actor::System("sandbox_reaper");
 
@@ -51,7 +48,7 @@ impl Sweep {
 
     async fn candidates(&self) -> Vec<(Kind, Machine)> {
         let (store, settings) = (&self.world.store, &self.world.settings);
-        let now = self.world.now();
+        let (now, limit) = (self.world.now(), settings.sweep_attempts);
         let mut all = Vec::new();
         let mut take = |kind, found: Result<Vec<Machine>, _>| match found {
             Ok(rows) => all.extend(rows.into_iter().map(|row| (kind, row))),
@@ -60,26 +57,29 @@ impl Sweep {
         };
         take(
             Kind::Doomed,
-            store.doomed(now, self.ago(settings.teardown_grace), AT_ONCE).await,
+            store.doomed(now, self.ago(settings.teardown_grace), limit).await,
         );
         let idle_before = settings.idle_timeout.map(|idle| self.ago(idle));
         let born_before = settings.max_lifetime.map(|most| self.ago(most));
         if idle_before.is_some() || born_before.is_some() {
             let marker_before = self.ago(settings.woken_grace);
             let found = store
-                .parkable(now, idle_before, born_before, marker_before, AT_ONCE)
+                .parkable(now, idle_before, born_before, marker_before, limit)
                 .await;
             take(Kind::Parkable, found);
         }
         take(
             Kind::Abandoned,
-            store.abandoned(self.ago(settings.teardown_grace), AT_ONCE).await,
+            store.abandoned(now, self.ago(settings.teardown_grace), limit).await,
         );
         all
     }
 
-    async fn settle(&self, kind: Kind, machine: Machine) -> Step {
+    async fn settle(&self, kind: Kind, machine: Machine, lease: &PassLease) -> Step {
         if self.replica.is_occupied(machine.id) {
+            return Step::Skipped;
+        }
+        if lease.guard().await.is_err() {
             return Step::Skipped;
         }
         let done = match kind {
@@ -105,8 +105,8 @@ impl Sweep {
     }
 
     async fn postpone(&self, machine: &Machine) {
-        let until = clock::after(self.world.now(), self.world.settings.sweep_interval);
-        if let Err(error) = self.world.store.postpone(machine.id, until).await {
+        let rests = self.world.settings.rests();
+        if let Err(error) = self.world.store.defer(machine.id, rests, self.world.now()).await {
             tracing::warn!(machine.id = %machine.id, %error, "a row could not be moved to the end of the line");
         }
     }
@@ -198,16 +198,16 @@ impl Pass for Sweep {
         self.world.settings.sweep_interval
     }
 
-    fn run(self: Rc<Self>) -> LocalBoxFuture<'static, Tally> {
+    fn run(self: Rc<Self>, lease: Rc<PassLease>) -> LocalBoxFuture<'static, Tally> {
         Box::pin(async move {
             let candidates = self.candidates().await;
             let mut tally = Tally {
                 candidates: candidates.len() as u64,
                 ..Tally::default()
             };
-            let sweep = &self;
+            let (sweep, lease) = (&self, &lease);
             let mut steps = stream::iter(candidates)
-                .map(|(kind, machine)| sweep.settle(kind, machine))
+                .map(|(kind, machine)| sweep.settle(kind, machine, lease))
                 .buffer_unordered(SIDE_BY_SIDE);
             while let Some(step) = steps.next().await {
                 tally.add(step);

@@ -5,16 +5,16 @@ use diesel::prelude::*;
 
 use fountain_actors::domain::conversation::Conversation;
 use fountain_actors::domain::machine::Machine;
-use fountain_actors::domain::operation::{Operation, Outcome};
+use fountain_actors::domain::operation::Operation;
 use fountain_actors::domain::turn::Turn;
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::Answer;
 
 use super::SqlStore;
 use super::backend::{Access, Db, Fault};
-use super::columns::{Id, Word, inner};
+use super::columns::{Id, inner};
 use super::conversations::rows::ConversationRow;
-use super::machines::journal::OperationRow;
+use super::machines::journal::{DEBT, OperationRow};
 use super::machines::rows::MachineRow;
 use super::schema::{conversations, machines, operations, turns};
 use super::turns::rows::TurnRow;
@@ -24,7 +24,7 @@ use super::turns::rows::TurnRow;
 pub struct Fleet {
     /// By id.
     pub machines: Vec<Machine>,
-    /// Operations whose outcome nobody knows yet.
+    /// Operations that run, and debts (RUL-L-3).
     pub open: Vec<Operation>,
 }
 
@@ -40,9 +40,8 @@ fn fleet(db: &mut Db) -> Result<Fleet, Fault> {
         .order(machines::id)
         .select(MachineRow::as_select())
         .load(db)?;
-    let unknown = [Word(Outcome::Unknown), Word(Outcome::Superseded)];
     let open: Vec<OperationRow> = operations::table
-        .filter(operations::outcome.is_null().or(operations::outcome.eq_any(unknown)))
+        .filter(diesel::dsl::sql::<diesel::sql_types::Bool>(DEBT))
         .order((operations::machine_id, operations::epoch))
         .select(OperationRow::as_select())
         .load(db)?;

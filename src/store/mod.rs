@@ -17,6 +17,7 @@ mod events;
 pub mod inspect;
 mod machines;
 mod migrations;
+mod passes;
 mod runners_rows;
 mod transcript;
 mod turns;

@@ -155,6 +155,7 @@ diesel::table! {
         woken_at -> Nullable<Timestamp>,
         cleanup_pending -> Bool,
         next_attempt_at -> Nullable<Timestamp>,
+        attempts -> BigInt,
         build_fingerprint -> Nullable<Text>,
         applied_skills -> Nullable<Text>,
         departed_conversations -> Text,
@@ -299,6 +300,11 @@ diesel::table! {
         provider_call -> Nullable<Text>,
         provider_answer -> Nullable<Text>,
         evidence -> Nullable<Text>,
+        lease_until -> Nullable<Timestamp>,
+        probed_at -> Nullable<Timestamp>,
+        settled_at -> Nullable<Timestamp>,
+        closed_at -> Nullable<Timestamp>,
+        next_attempt_at -> Nullable<Timestamp>,
     }
 }
 
@@ -346,6 +352,15 @@ diesel::table! {
     }
 }
 
+diesel::table! {
+    pass_leases (name) {
+        name -> Text,
+        holder -> Nullable<Text>,
+        epoch -> BigInt,
+        until -> Nullable<Timestamp>,
+    }
+}
+
 diesel::joinable!(agents -> environments (environment_id));
 diesel::joinable!(api_keys -> accounts (account_id));
 diesel::joinable!(conversations -> machines (machine_id));
@@ -365,6 +380,7 @@ diesel::allow_tables_to_appear_in_same_query!(
     log_events,
     machines,
     operations,
+    pass_leases,
     processes,
     runners,
     secrets,

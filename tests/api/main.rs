@@ -13,6 +13,7 @@ mod logs;
 mod resources;
 mod socket;
 mod store;
+mod store_passes;
 mod stream;
 mod stream_property;
 mod world;

@@ -106,7 +106,7 @@ impl Rows {
     }
 }
 
-fn not_here<T: 'static>(op: &'static str) -> Answer<'static, T> {
+pub fn not_here<T: 'static>(op: &'static str) -> Answer<'static, T> {
     Box::pin(async move {
         Err(StoreError::Internal {
             op,
@@ -882,7 +882,7 @@ impl MachineStore for Rows {
     fn parkable(&self, _: Moment, _: Option<Moment>, _: Option<Moment>, _: Moment, _: i64) -> Answer<'_, Vec<Machine>> {
         not_here("parkable")
     }
-    fn abandoned(&self, _: Moment, _: i64) -> Answer<'_, Vec<Machine>> {
+    fn abandoned(&self, _: Moment, _: Moment, _: i64) -> Answer<'_, Vec<Machine>> {
         not_here("abandoned")
     }
     fn end_dead_leases(&self, _: String) -> Answer<'_, u64> {

@@ -254,6 +254,7 @@ impl Lab {
             keep_stamp: false,
             patch,
             receipt: Receipt::of(Outcome::Done),
+            learned: true,
             end_turns: None,
             forget_sessions: false,
             stages: Vec::new(),

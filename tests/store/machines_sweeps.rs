@@ -106,7 +106,13 @@ async fn rul_l_54_an_ephemeral_machine_that_nobody_can_reach_is_found() {
         let serving = lab.up(EPHEMERAL).await;
         let machine = serving.machine.id;
         lab.age(machine, lab.in_seconds(-7200));
-        let abandoned = async || lab.store().abandoned(lab.in_seconds(-900), 10).await.unwrap().len();
+        let abandoned = async || {
+            lab.store()
+                .abandoned(lab.now(), lab.in_seconds(-900), 10)
+                .await
+                .unwrap()
+                .len()
+        };
         assert_eq!(abandoned().await, 0, "its conversation lives");
         diesel::update(fountain::store::schema::conversations::table)
             .set(fountain::store::schema::conversations::status.eq("terminated"))

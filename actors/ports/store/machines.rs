@@ -47,6 +47,11 @@ pub enum Purpose {
     Destroy,
     /// M19, M20, and the settling of a stale stamp: ready or suspended, not DOOMED. No stamp.
     Confirm,
+    /// M23: the row and the machine of a debt are compared; conditions as for [`Purpose::Confirm`].
+    Settle,
+    /// A terminal row that owes nothing, whose name may still stand at the provider: no live row of that provider may
+    /// hold the name (RUL-L-52).
+    Leftover,
 }
 
 /// When a machine may be parked (lifecycle 5.2, RUL-L-43).
@@ -83,7 +88,7 @@ pub struct Claimed {
     pub machine: Machine,
     /// As it stood before: a dead stamp shows here.
     pub before: Machine,
-    /// Operations on this machine without an outcome that an earlier epoch left (RUL-L-3).
+    /// What earlier epochs left and nobody has had the last look at (RUL-L-3).
     pub debts: Vec<Operation>,
 }
 
@@ -99,6 +104,8 @@ pub enum ClaimRefusal {
     /// A counted turn, or activity inside the bound.
     Occupied,
     NotExpired,
+    /// A live row holds this name at the provider: what stands there is that row's (RUL-L-52, INV-118).
+    NameTaken,
     Refused(Refusal),
 }
 
@@ -127,6 +134,8 @@ pub struct Finish {
     pub keep_stamp: bool,
     pub patch: Patch,
     pub receipt: Receipt,
+    /// The provider said how the machine is: debts of earlier operations are probed with it (RUL-L-3).
+    pub learned: bool,
     /// Open turns of the machine end with it: interrupted and orphaned, each with its stage (RUL-L-38).
     pub end_turns: Option<OrphanReason>,
     /// Conversations bound to the machine become `idle`, their `runtime_session_id` goes (destroy, reset).
@@ -240,8 +249,8 @@ pub trait MachineStore {
         marker_before: Moment,
         limit: i64,
     ) -> Answer<'_, Vec<Machine>>;
-    /// Ephemeral machines, ready or suspended, without a live conversation since `before` (RUL-L-54).
-    fn abandoned(&self, before: Moment, limit: i64) -> Answer<'_, Vec<Machine>>;
+    /// Ephemeral machines, ready or suspended, due, without a live conversation since `before` (RUL-L-54).
+    fn abandoned(&self, now: Moment, before: Moment, limit: i64) -> Answer<'_, Vec<Machine>>;
     /// Boot, SQLite only: ends every lease and marker that another incarnation left (RUL-30). Answers how many.
     fn end_dead_leases(&self, holder: String) -> Answer<'_, u64>;
 

@@ -13,6 +13,7 @@ pub mod accounts;
 pub mod catalog;
 pub mod conversations;
 pub mod machines;
+pub mod passes;
 pub mod runners;
 pub mod transcript;
 pub mod turns;
@@ -24,6 +25,7 @@ pub use accounts::AccountStore;
 pub use catalog::CatalogStore;
 pub use conversations::ConversationStore;
 pub use machines::MachineStore;
+pub use passes::PassStore;
 pub use runners::RunnerStore;
 pub use transcript::TranscriptStore;
 pub use turns::TurnStore;
@@ -107,6 +109,7 @@ pub trait Store:
     + TurnStore
     + TranscriptStore
     + MachineStore
+    + PassStore
     + RunnerStore
     + WarmStore
     + Send

@@ -38,7 +38,7 @@ pub fn launch(db: &mut Db, launch: Launch) -> Result<(ConversationView, Outbox),
             return Err(StoreError::HomeTaken(home).into());
         }
     }
-    quota::admit(db, account, launch.limits, launch.now)?;
+    quota::admit(db, account, launch.limits)?;
     let machine = machines::insert(db, account, machine, launch.now).map_err(missing_parent)?;
     let new = &launch.conversation;
     rows::insert(db, new, machine.id, ConversationStatus::Pending, launch.now).map_err(missing_parent)?;

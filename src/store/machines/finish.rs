@@ -12,7 +12,7 @@ use fountain_actors::domain::*;
 use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::store::machines::{Finish, Finished, Patch};
 
-use super::{journal, lease, rows};
+use super::{journal, lease, rows, sweeps};
 use crate::store::backend::{Db, Fault};
 use crate::store::columns::{Word, key};
 use crate::store::conversations::rows as conversations;
@@ -131,9 +131,11 @@ pub fn finish(db: &mut Db, mut finish: Finish) -> Result<(Verdict<Finished>, Out
         ..finish.receipt
     };
     journal::complete(db, finish.operation_id, &receipt, finish.now)?;
-    if matches!(receipt.outcome, Outcome::Done | Outcome::Failed | Outcome::Refused) {
-        let deleted = finish.event == Some(MachineEvent::DeleteConfirmed);
-        journal::settle(db, machine.id, finish.epoch, deleted, finish.now)?;
+    if receipt.outcome == Outcome::Done && before.next_attempt_at.is_some() {
+        sweeps::forget_attempts(db, machine.id)?;
+    }
+    if finish.learned {
+        journal::probed(db, machine.id, &machine.name, finish.epoch, finish.now)?;
     }
     if let Some(kind) = finish.usage {
         outbox.usage(usage_of(&before, &machine, kind, finish.now));

@@ -103,7 +103,7 @@ fn end(db: &mut Db, rng: &dyn Rng, outbox: &mut Outbox, mut machine: Machine, no
     )?;
     journal::complete(db, operation, &receipt, now)?;
     // Nobody can ask the provider any more what earlier operations did.
-    journal::settle(db, machine.id, machine.lease_epoch, true, now)?;
+    journal::close_all(db, machine.id, machine.lease_epoch, now)?;
 
     if machine.status == MachineStatus::Terminated && !was.is_terminal() {
         outbox.usage(ended_usage(&machine, was, now));

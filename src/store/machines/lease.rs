@@ -79,7 +79,11 @@ fn wrong_state(purpose: &Purpose, machine: &Machine) -> Option<ClaimRefusal> {
     use MachineStatus as S;
     let owes_delete = matches!(purpose, Purpose::Destroy);
     if machine.status.is_terminal() {
-        let owed = owes_delete && machine.cleanup_pending;
+        let owed = match purpose {
+            Purpose::Destroy => machine.cleanup_pending,
+            Purpose::Leftover => !machine.cleanup_pending,
+            _ => false,
+        };
         return (!owed).then_some(ClaimRefusal::Terminal(machine.status));
     }
     if machine.transition == Some(Transition::Destroying) {
@@ -88,8 +92,10 @@ fn wrong_state(purpose: &Purpose, machine: &Machine) -> Option<ClaimRefusal> {
     }
     let fits = match purpose {
         Purpose::Provision => matches!(machine.status, S::Pending | S::Starting),
-        Purpose::Park(_) | Purpose::Wake { .. } | Purpose::Confirm => matches!(machine.status, S::Ready | S::Suspended),
-        Purpose::Destroy => false,
+        Purpose::Park(_) | Purpose::Wake { .. } | Purpose::Confirm | Purpose::Settle => {
+            matches!(machine.status, S::Ready | S::Suspended)
+        }
+        Purpose::Destroy | Purpose::Leftover => false,
     };
     (!fits).then_some(ClaimRefusal::Status(machine.status))
 }
@@ -99,7 +105,8 @@ fn refused(db: &mut Db, claim: &Claim, machine: &Machine) -> Result<Option<Claim
     use {MachineStatus as S, Transition as T};
     let status = Some(ClaimRefusal::Status(machine.status));
     match &claim.purpose {
-        Purpose::Provision | Purpose::Destroy | Purpose::Confirm => Ok(None),
+        Purpose::Provision | Purpose::Destroy | Purpose::Confirm | Purpose::Settle => Ok(None),
+        Purpose::Leftover => Ok(rows::is_held(db, machine.provider, &machine.name)?.then_some(ClaimRefusal::NameTaken)),
         Purpose::Park(rule) => match (machine.status, machine.transition) {
             // PARK-STALE: the park is only found out about, so nobody who came meanwhile is disturbed (M10).
             (_, Some(T::Parking)) => Ok(None),
@@ -112,10 +119,8 @@ fn refused(db: &mut Db, claim: &Claim, machine: &Machine) -> Result<Option<Claim
             (S::Suspended | S::Ready, None) => {
                 let admitted = match machine.account_id {
                     None => Err(ErrorCode::AccountSuspended.into()),
-                    Some(account) if quota::is_counted(db, machine.id, claim.now)? => {
-                        quota::require_active(db, account)
-                    }
-                    Some(account) => quota::admit(db, account, *limits, claim.now),
+                    Some(account) if quota::is_counted(db, machine.id)? => quota::require_active(db, account),
+                    Some(account) => quota::admit(db, account, *limits),
                 };
                 match admitted {
                     Ok(()) => Ok(None),
@@ -148,7 +153,7 @@ fn stamp(machine: &mut Machine, purpose: &Purpose, now: Moment) {
         Purpose::Provision => Transition::Provisioning,
         Purpose::Park(_) => Transition::Parking,
         Purpose::Wake { .. } => Transition::Resuming,
-        Purpose::Destroy | Purpose::Confirm => return,
+        Purpose::Destroy | Purpose::Confirm | Purpose::Settle | Purpose::Leftover => return,
     };
     if machine.transition == Some(wanted) && wanted != Transition::Provisioning {
         return;
@@ -172,8 +177,9 @@ fn verb_of(purpose: &Purpose, machine: &Machine) -> Verb {
         Purpose::Park(_) => Verb::Park,
         Purpose::Wake { .. } => Verb::Wake,
         Purpose::Confirm => Verb::Confirm,
+        Purpose::Settle => Verb::Settle,
         Purpose::Destroy if machine.transition_reason.as_deref() == Some(DestroyReason::Reset.as_str()) => Verb::Reset,
-        Purpose::Destroy => Verb::Destroy,
+        Purpose::Destroy | Purpose::Leftover => Verb::Destroy,
     }
 }
 
@@ -187,13 +193,14 @@ pub fn renew(
     ttl: Duration,
     now: Moment,
 ) -> Result<(), Fault> {
-    let clock = lease_clock(db, now)?;
+    let until = after(lease_clock(db, now)?, ttl);
     let touched = diesel::update(machines::table.find(key(machine)))
         .filter(machines::lease_epoch.eq(epoch.0))
         .filter(machines::lease_holder.eq(holder))
-        .set(machines::lease_until.eq(at(after(clock, ttl))))
+        .set(machines::lease_until.eq(at(until)))
         .execute(db)?;
-    held(touched)
+    held(touched)?;
+    journal::renewed(db, machine, epoch, until)
 }
 
 /// Gives the lease back; the epoch stays. Twice is `Stale`.

@@ -7,11 +7,11 @@
 mod fence;
 mod finish;
 mod handover;
-pub mod journal;
+pub(super) mod journal;
 mod lease;
 pub mod quota;
 pub mod rows;
-mod sweeps;
+pub(super) mod sweeps;
 pub mod views;
 
 pub(super) use fence::doom;
@@ -134,9 +134,9 @@ impl MachineStore for SqlStore {
         })
     }
 
-    fn abandoned(&self, before: Moment, limit: i64) -> Answer<'_, Vec<Machine>> {
+    fn abandoned(&self, now: Moment, before: Moment, limit: i64) -> Answer<'_, Vec<Machine>> {
         self.answer("machine.abandoned", Access::Read, move |db| {
-            sweeps::abandoned(db, before, limit)
+            sweeps::abandoned(db, now, before, limit)
         })
     }
 

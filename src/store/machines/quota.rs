@@ -3,31 +3,24 @@
 //! Whoever takes a slot holds the fleet's lock and the account's from before the count until the commit, so two wakes
 //! at the last slot cannot both pass. Both come before any machine lock (RUL-L-9).
 
-use std::time::Duration;
-
 use diesel::dsl::sql;
 use diesel::prelude::*;
-use diesel::sql_types::{Bool, Timestamp};
+use diesel::sql_types::Bool;
 
 use fountain_actors::domain::*;
-use fountain_actors::ports::clock::before;
 use fountain_actors::ports::store::conversations::Limits;
 
 use crate::store::backend::{Db, Fault, lock_account, lock_fleet};
-use crate::store::columns::{at, key};
+use crate::store::columns::key;
 use crate::store::schema::{accounts, machines};
-
-/// How long a wake whose outcome nobody knows keeps its slot although the row is suspended: the lease and the last
-/// look of RUL-L-3. Without an end, a debt that nobody settles would hold a slot for ever.
-const DEBT: Duration = Duration::from_secs(16 * 60);
 
 /// [`fountain_actors::domain::machine::Machine::is_counted`] in SQL, and the suspended machine that an unsettled wake
 /// may have started.
 const COUNTED: &str = "(cleanup_pending OR status IN ('pending', 'starting', 'ready') \
      OR (status NOT IN ('terminated', 'failed') AND transition IN ('resuming', 'destroying')) \
      OR (status = 'suspended' AND EXISTS (SELECT 1 FROM operations o WHERE o.machine_id = machines.id \
-         AND o.verb = 'wake' AND o.finished_at IS NULL \
-         AND (o.outcome IS NULL OR o.outcome IN ('unknown', 'superseded')) AND o.started_at > ";
+         AND o.verb = 'wake' AND o.settled_at IS NULL AND o.closed_at IS NULL \
+         AND (o.outcome IS NULL OR o.outcome IN ('unknown', 'superseded')))))";
 
 /// Takes the quota locks in their order: fleet, then account.
 pub fn lock(db: &mut Db, account: AccountId) -> Result<(), Fault> {
@@ -36,9 +29,8 @@ pub fn lock(db: &mut Db, account: AccountId) -> Result<(), Fault> {
 }
 
 /// Counted machines, of one account or of all.
-pub fn counted(db: &mut Db, account: Option<AccountId>, now: Moment) -> Result<i64, Fault> {
-    let since = at(before(now, DEBT));
-    let counted = sql::<Bool>(COUNTED).bind::<Timestamp, _>(since).sql(")))");
+pub fn counted(db: &mut Db, account: Option<AccountId>) -> Result<i64, Fault> {
+    let counted = sql::<Bool>(COUNTED);
     let count = match account {
         Some(account) => machines::table
             .filter(machines::account_id.eq(key(account)))
@@ -51,11 +43,10 @@ pub fn counted(db: &mut Db, account: Option<AccountId>, now: Moment) -> Result<i
 }
 
 /// Whether one machine is counted.
-pub fn is_counted(db: &mut Db, machine: MachineId, now: Moment) -> Result<bool, Fault> {
-    let since = at(before(now, DEBT));
+pub fn is_counted(db: &mut Db, machine: MachineId) -> Result<bool, Fault> {
     let count: i64 = machines::table
         .find(key(machine))
-        .filter(sql::<Bool>(COUNTED).bind::<Timestamp, _>(since).sql(")))"))
+        .filter(sql::<Bool>(COUNTED))
         .count()
         .get_result(db)?;
     Ok(count > 0)
@@ -89,16 +80,16 @@ pub fn require_active(db: &mut Db, of: AccountId) -> Result<(), Fault> {
 ///
 /// # Errors
 /// `fleet_full`, `account_suspended`, `sandbox_quota_exceeded`, in this order.
-pub fn admit(db: &mut Db, of: AccountId, limits: Limits, now: Moment) -> Result<(), Fault> {
+pub fn admit(db: &mut Db, of: AccountId, limits: Limits) -> Result<(), Fault> {
     let (active, cap) = account(db, of)?;
-    if counted(db, None, now)? >= limits.fleet {
+    if counted(db, None)? >= limits.fleet {
         return Err(ErrorCode::FleetFull.into());
     }
     if !active {
         return Err(ErrorCode::AccountSuspended.into());
     }
     let limit = cap.unwrap_or(limits.cap);
-    let count = counted(db, Some(of), now)?;
+    let count = counted(db, Some(of))?;
     if count >= limit {
         return Err(Refusal::QuotaExceeded { active: count, limit }.into());
     }

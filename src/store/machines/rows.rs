@@ -159,6 +159,21 @@ pub fn insert(db: &mut Db, account: AccountId, new: &NewMachine, now: Moment) ->
     find(db, new.id)?.ok_or_else(|| Fault::not_found("sandbox"))
 }
 
+/// Whether a row that is live, or still owes a delete, holds this name at the provider.
+pub fn is_held(db: &mut Db, provider: Provider, name: &str) -> Result<bool, Fault> {
+    let held: i64 = machines::table
+        .filter(machines::provider.eq(Word(provider)))
+        .filter(machines::name.eq(name))
+        .filter(
+            machines::status
+                .ne_all([Word(MachineStatus::Terminated), Word(MachineStatus::Failed)])
+                .or(machines::cleanup_pending),
+        )
+        .count()
+        .get_result(db)?;
+    Ok(held > 0)
+}
+
 /// The two unique indexes of live machines.
 fn name_taken(error: diesel::result::Error) -> Fault {
     let name = violated(&error, "machines_live_name", "machines.provider, machines.name");

@@ -10,15 +10,17 @@ use diesel::sql_types::{Bool, Timestamp};
 use fountain_actors::domain::conversation::ConversationStatus;
 use fountain_actors::domain::machine::{DestroyReason, Machine, MachineMode, MachineStatus, Provider, Transition};
 use fountain_actors::domain::*;
+use fountain_actors::ports::clock::after;
 use fountain_actors::ports::store::machines::Census;
+use fountain_actors::ports::store::passes::Rests;
 
-use super::rows::MachineRow;
+use super::rows::{self, MachineRow};
 use crate::store::backend::{Db, Fault, Kind, lease_clock};
 use crate::store::columns::{Word, at, key};
-use crate::store::schema::{conversations, machines};
+use crate::store::schema::{conversations, machines, pass_leases};
 
 /// Rows that were never postponed come by their age.
-const FAIR_ORDER: &str = "coalesce(machines.next_attempt_at, machines.inserted_at)";
+pub const FAIR_ORDER: &str = "coalesce(machines.next_attempt_at, machines.inserted_at)";
 
 /// A conversation of the machine did something at or after the bind. One that never had a turn counts by its own row
 /// (lifecycle 5.2); `last_active_at` moves with turns and with output.
@@ -121,7 +123,7 @@ pub fn parkable(
 }
 
 /// Ephemeral machines that nobody can reach any more.
-pub fn abandoned(db: &mut Db, before: Moment, limit: i64) -> Result<Vec<Machine>, Fault> {
+pub fn abandoned(db: &mut Db, now: Moment, before: Moment, limit: i64) -> Result<Vec<Machine>, Fault> {
     let reachable = conversations::table
         .filter(conversations::machine_id.eq(machines::id))
         .filter(
@@ -138,6 +140,11 @@ pub fn abandoned(db: &mut Db, before: Moment, limit: i64) -> Result<Vec<Machine>
                 .or(machines::transition.ne(Word(Transition::Destroying))),
         )
         .filter(machines::updated_at.lt(at(before)))
+        .filter(
+            machines::next_attempt_at
+                .is_null()
+                .or(machines::next_attempt_at.le(at(now))),
+        )
         .filter(diesel::dsl::not(diesel::dsl::exists(reachable)))
         .order((sql::<Timestamp>(FAIR_ORDER), machines::id))
         .limit(limit)
@@ -159,6 +166,12 @@ pub fn end_dead_leases(db: &mut Db, holder: &str) -> Result<u64, Fault> {
             machines::lease_until.eq(None::<chrono::NaiveDateTime>),
         ))
         .execute(db)?;
+    diesel::update(pass_leases::table)
+        .set((
+            pass_leases::holder.eq(None::<String>),
+            pass_leases::until.eq(None::<chrono::NaiveDateTime>),
+        ))
+        .execute(db)?;
     diesel::update(machines::table.filter(machines::woken_at.is_not_null()))
         .filter(machines::lease_holder.is_null())
         .set(machines::woken_at.eq(None::<chrono::NaiveDateTime>))
@@ -169,6 +182,42 @@ pub fn end_dead_leases(db: &mut Db, holder: &str) -> Result<u64, Fault> {
 pub fn postpone(db: &mut Db, machine: MachineId, until: Moment) -> Result<(), Fault> {
     diesel::update(machines::table.find(key(machine)))
         .set(machines::next_attempt_at.eq(at(until)))
+        .execute(db)?;
+    Ok(())
+}
+
+/// Moves a row's next attempt and counts the one that failed (RUL-L-55).
+pub fn defer(db: &mut Db, machine: MachineId, rests: &Rests, now: Moment) -> Result<Moment, Fault> {
+    let Some(row) = rows::lock(db, machine)? else {
+        return Err(Fault::not_found("sandbox"));
+    };
+    let attempts: i64 = machines::table
+        .find(key(machine))
+        .select(machines::attempts)
+        .first(db)?;
+    let owes_delete = row.transition == Some(Transition::Destroying) || row.cleanup_pending;
+    let step = usize::try_from(attempts).unwrap_or(usize::MAX);
+    let rest = match rests.others.get(step).or(rests.others.last()) {
+        Some(rest) if !owes_delete => *rest,
+        _ => rests.deletes,
+    };
+    let until = after(now, rest);
+    diesel::update(machines::table.find(key(machine)))
+        .set((
+            machines::next_attempt_at.eq(at(until)),
+            machines::attempts.eq(attempts + 1),
+        ))
+        .execute(db)?;
+    Ok(until)
+}
+
+/// The row was brought to where it should be: its next trouble begins anew.
+pub fn forget_attempts(db: &mut Db, machine: MachineId) -> Result<(), Fault> {
+    diesel::update(machines::table.find(key(machine)).filter(machines::attempts.gt(0)))
+        .set((
+            machines::next_attempt_at.eq(None::<chrono::NaiveDateTime>),
+            machines::attempts.eq(0),
+        ))
         .execute(db)?;
     Ok(())
 }

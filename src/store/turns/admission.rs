@@ -19,7 +19,7 @@ use crate::store::backend::{Db, Fault, lease_clock};
 use crate::store::columns::key;
 use crate::store::conversations::rows as conversations;
 use crate::store::events::Outbox;
-use crate::store::machines::{quota, rows as machines};
+use crate::store::machines::{journal, quota, rows as machines};
 use crate::store::schema::turns;
 
 /// Locks the machine of a conversation and then the conversation (RUL-L-9); a rebind in between is followed.
@@ -86,6 +86,10 @@ fn require_up(db: &mut Db, conversation: &Conversation, machine: &Machine, clock
         // A park whose owner died stopped nothing for certain; the caller settled it before it came here (RUL-L-45).
         MachineState::Up | MachineState::ParkStale if ending::carries_turns(machine.status) => {}
         _ => return Err(ErrorCode::SandboxUnavailable.into()),
+    }
+    // Nor did what nobody has looked after yet: an old suspend may be about to stop the machine (RUL-L-45).
+    if journal::owes_look(db, machine, clock)? {
+        return Err(ErrorCode::SandboxUnavailable.into());
     }
     quota::require_active(db, conversation.account_id)
 }
@@ -267,7 +271,7 @@ fn replace(db: &mut Db, queue: &QueueTurn, conversation: &mut Conversation) -> R
             home
         }
         None => {
-            quota::admit(db, queue.account_id, queue.limits, queue.now)?;
+            quota::admit(db, queue.account_id, queue.limits)?;
             machines::insert(db, queue.account_id, fresh, queue.now)?
         }
     };

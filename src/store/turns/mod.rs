@@ -8,6 +8,7 @@ pub mod ending;
 pub mod permissions;
 pub mod processes;
 pub mod rows;
+pub mod stuck;
 mod sweeps;
 
 use std::time::Duration;

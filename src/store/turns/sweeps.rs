@@ -21,9 +21,9 @@ use crate::store::columns::{Id, Word, at, key};
 use crate::store::conversations::rows as conversation_rows;
 use crate::store::schema::{conversations, machines, turns};
 
-type Found = (TurnRow, Id<AccountId>, Id<MachineId>, String, Word<Provider>);
+pub type Found = (TurnRow, Id<AccountId>, Id<MachineId>, String, Word<Provider>);
 
-fn adoptable_of((turn, account, machine, name, provider): Found) -> Adoptable {
+pub fn adoptable_of((turn, account, machine, name, provider): Found) -> Adoptable {
     let turn = Turn::from(turn);
     Adoptable {
         conversation_id: turn.conversation_id,

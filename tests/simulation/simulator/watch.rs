@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use fountain::store::SqlStore;
 use fountain::store::inspect::{Fleet, Talk};
 use fountain_actors::domain::machine::{Machine, MachineStatus, Transition};
-use fountain_actors::domain::operation::{Operation, Verb};
 use fountain_actors::domain::turn::TurnStatus;
 use fountain_actors::domain::{AccountId, Epoch, MachineId, Moment, TurnId};
 use fountain_actors::fakes::{FakeSandbox, Op};
@@ -511,9 +510,4 @@ impl Seen {
 
 fn doomed(row: &Machine) -> bool {
     row.transition == Some(Transition::Destroying) && !row.status.is_terminal()
-}
-
-/// Whether an operation could still have an effect that nobody knows of.
-pub fn is_debt(operation: &Operation) -> bool {
-    !matches!(operation.verb, Verb::Confirm)
 }

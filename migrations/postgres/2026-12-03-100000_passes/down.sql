@@ -1,0 +1,10 @@
+DROP TABLE pass_leases;
+DROP INDEX machines_provider_name;
+ALTER TABLE machines DROP COLUMN attempts;
+DROP INDEX operations_started;
+DROP INDEX operations_debts;
+ALTER TABLE operations DROP COLUMN next_attempt_at;
+ALTER TABLE operations DROP COLUMN closed_at;
+ALTER TABLE operations DROP COLUMN settled_at;
+ALTER TABLE operations DROP COLUMN probed_at;
+ALTER TABLE operations DROP COLUMN lease_until;
