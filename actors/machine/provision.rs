@@ -31,7 +31,7 @@ use super::outcome::{self, Settlement};
 use crate::domain::account::Actor;
 use crate::domain::event::{NewStage, Stage, StageState};
 use crate::domain::machine::{Machine, MachineEvent, MachineState, MachineStatus, Transition};
-use crate::domain::operation::{Outcome, Verb};
+use crate::domain::operation::Verb;
 use crate::domain::{ConversationId, ErrorCode};
 use crate::ports::meter::Measure;
 use crate::ports::store::StoreError;

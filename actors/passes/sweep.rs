@@ -76,7 +76,9 @@ impl Sweep {
     }
 
     async fn settle(&self, kind: Kind, machine: Machine, lease: &PassLease) -> Step {
-        if self.replica.is_occupied(machine.id) {
+        // A fenced machine serves nobody, whoever still sits on it: a server that never left would keep it for ever
+        // (INV-54).
+        if !matches!(kind, Kind::Doomed) && self.replica.is_occupied(machine.id) {
             return Step::Skipped;
         }
         if lease.guard().await.is_err() {

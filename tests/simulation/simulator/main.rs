@@ -157,6 +157,9 @@ fn report(args: &Args, total: &Total, started: Instant) -> ExitCode {
         for violation in &told.violations {
             println!("{}: {}", violation.number, violation.what);
         }
+        for line in &told.history {
+            println!("  {line}");
+        }
         println!(
             "cargo run --release -p fountain-simulator --bin simulate -- --seed {} --steps {}",
             plan.seed,

@@ -89,8 +89,9 @@ fn settings() -> Settings {
         fleet_ceiling: i64::try_from(LIMITS.fleet).unwrap_or(i64::MAX),
         cap_ceiling: i64::try_from(LIMITS.cap).unwrap_or(i64::MAX),
         checkpoint_creation: true,
-        // A run is mostly waiting, and every pass asks the database.
-        adoption_interval: std::time::Duration::from_secs(30),
+        // A run is mostly waiting, and every pass asks the database: shorter waits and rarer passes make more runs.
+        adoption_interval: Duration::from_secs(30),
+        idle_timeout: Some(Duration::from_secs(20 * 60)),
         ..Settings::default()
     }
 }

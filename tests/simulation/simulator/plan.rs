@@ -243,7 +243,7 @@ fn level(rng: &mut StdRng) -> Level {
     }
 }
 
-/// From nothing to more than an hour; short ones are common, because that is where things meet.
+/// From nothing to more than the idle bound; short ones are common, because that is where things meet.
 fn pause(rng: &mut StdRng) -> Duration {
     let most_ms: u64 = match rng.random_range(0..20) {
         0..=5 => return Duration::ZERO,
@@ -252,8 +252,7 @@ fn pause(rng: &mut StdRng) -> Duration {
         14..=15 => 20_000,
         16 => 130_000,
         17 => 400_000,
-        18 => 1_300_000,
-        _ => 4_500_000,
+        _ => 1_500_000,
     };
     Duration::from_millis(rng.random_range(0..most_ms))
 }

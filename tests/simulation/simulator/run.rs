@@ -32,6 +32,8 @@ pub struct Outcome {
     /// Changes with everything that was asked of the provider and when: equal for equal runs.
     pub digest: u64,
     pub notes: Vec<String>,
+    /// The journals of the machines that a violation names, and what the provider was asked about them.
+    pub history: Vec<String>,
 }
 
 /// What a prompt says, and its agent does. The words carry the prompt's id and their number.
@@ -597,7 +599,60 @@ async fn play(plan: &Plan) -> anyhow::Result<Outcome> {
     (outcome.commits, outcome.checks) = realm.watch.counts();
     outcome.digest = digest(&realm);
     outcome.notes = realm.watch.notes();
+    if let Some(first) = outcome.violations.first() {
+        outcome.history = history(&realm, &first.what).await;
+    }
     Ok(outcome)
+}
+
+/// Everything that is on record about the machines in a violation's text.
+async fn history(realm: &Realm, what: &str) -> Vec<String> {
+    let fleet = realm.store.fleet().await.unwrap_or_default();
+    let mut lines = Vec::new();
+    for row in &fleet.machines {
+        let mut names = vec![row.name.clone()];
+        let journal = realm.store.journal_of(row.id).await.unwrap_or_default();
+        names.extend(journal.iter().map(|operation| operation.machine_name.clone()));
+        let is_meant = what.contains(&row.id.to_string()) || names.iter().any(|name| what.contains(name.as_str()));
+        if !is_meant {
+            continue;
+        }
+        lines.push(format!(
+            "machine {} {} {} {:?} epoch {} cleanup {}",
+            row.id, row.name, row.status, row.transition, row.lease_epoch.0, row.cleanup_pending
+        ));
+        for operation in journal {
+            lines.push(format!(
+                "  {} @{} {} by {}: {:?} calls {:?} answer {:?} evidence {} started {} until {:?} probed {:?} closed {:?}",
+                operation.verb,
+                operation.epoch.0,
+                operation.machine_name,
+                operation.actor,
+                operation.outcome,
+                operation.provider_call,
+                operation.provider_answer,
+                operation.evidence.map(|evidence| evidence.to_string()).unwrap_or_default(),
+                operation.started_at.format("%T%.3f"),
+                operation.lease_until.map(|at| at.format("%T%.3f").to_string()),
+                operation.probed_at.map(|at| at.format("%T%.3f").to_string()),
+                operation.closed_at.map(|at| at.format("%T%.3f").to_string()),
+            ));
+        }
+        let log = realm.fake.log();
+        let about: Vec<_> = log.iter().filter(|entry| names.contains(&entry.machine)).collect();
+        for entry in about.iter().skip(about.len().saturating_sub(40)) {
+            lines.push(format!(
+                "    {:>10.3} {} {} {} {:?} {}",
+                entry.at.as_secs_f64(),
+                entry.machine,
+                entry.op,
+                entry.what,
+                entry.epoch.map(|epoch| epoch.0),
+                entry.answer
+            ));
+        }
+    }
+    lines
 }
 
 fn digest(realm: &Realm) -> u64 {

@@ -50,7 +50,7 @@ struct Seen {
     takeovers: BTreeSet<(MachineId, Epoch)>,
     resumes: BTreeMap<(String, Epoch), u32>,
     /// Which build wrote to which disk (INV-20, INV-21).
-    builders: BTreeMap<(String, u64), Epoch>,
+    builders: BTreeMap<(MachineId, u64), Epoch>,
     /// Gates by holder, to know who is dead (INV-04).
     gates: BTreeMap<String, Arc<Gate>>,
 }
@@ -152,7 +152,8 @@ impl Watch {
         }
     }
 
-    /// RUL-L-73, promise 7: what exists at the provider is counted, or a debt is open for its name, or it is parked.
+    /// RUL-L-73, promise 7: what exists at the provider is counted, or a debt is open for it (under the name of the
+    /// operation, or the one that its row took since), or it is parked.
     fn ledger(&self, seen: &mut Seen, op: &str, fleet: &Fleet) {
         let mut rows: BTreeMap<&str, Vec<&Machine>> = BTreeMap::new();
         for machine in &fleet.machines {
@@ -168,7 +169,7 @@ impl Watch {
             let covered = owned
                 .iter()
                 .any(|row| row.is_counted() || (row.status == MachineStatus::Suspended && !is_running))
-                || fleet.open.iter().any(|debt| debt.machine_name == name);
+                || fleet.open.iter().any(|debt| debt.machine_name == name || owned.iter().any(|row| row.id == debt.machine_id));
             if !covered {
                 let state = if is_running { "runs" } else { "exists" };
                 let rows: Vec<_> = owned
@@ -361,11 +362,14 @@ impl Seen {
     }
 
     fn effect_sent(&mut self, op: Op, name: &str, epoch: Epoch, disk: Option<u64>, now: Moment) {
-        let rows: Vec<Machine> = self
-            .fleet
-            .machines
-            .iter()
-            .filter(|row| row.name == name)
+        // A row acts under its name, and under names that it gave up and has a debt for (RUL-L-22).
+        let gave_up = |row: &Machine| {
+            let mut debts = self.fleet.open.iter();
+            debts.any(|debt| debt.machine_id == row.id && debt.machine_name == name)
+        };
+        let machines = self.fleet.machines.iter();
+        let rows: Vec<Machine> = machines
+            .filter(|row| row.name == name || gave_up(row))
             .cloned()
             .collect();
         let Some(row) = rows.iter().find(|row| row.lease_epoch == epoch && row.lease_live(now)) else {
@@ -410,7 +414,8 @@ impl Seen {
         }
         let builds = stamp == Some(Transition::Provisioning) && matches!(op, Op::WriteFile | Op::Exec | Op::Restore);
         if let (true, Some(disk)) = (builds, disk) {
-            let builder = *self.builders.entry((name.to_owned(), disk)).or_insert(epoch);
+            // A name that a user chose may mean a machine that another row made (RUL-L-22).
+            let builder = *self.builders.entry((row.id, disk)).or_insert(epoch);
             if builder != epoch {
                 self.violate(
                     "INV-21",
@@ -426,7 +431,7 @@ impl Seen {
         }
         for live in rows
             .iter()
-            .filter(|row| !row.status.is_terminal() && row.lease_epoch != epoch)
+            .filter(|row| row.name == name && !row.status.is_terminal() && row.lease_epoch != epoch)
         {
             self.violate(
                 "INV-118",
