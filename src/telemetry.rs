@@ -96,6 +96,11 @@ struct ProviderLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct UntrackedLabels {
+    provider: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RouteLabels {
     route: String,
     method: String,
@@ -133,6 +138,11 @@ pub struct Metrics {
     rehydrate_candidates: Gauge,
     rehydrate_started: Gauge,
     output_capped: Counter,
+    reaper_released: Counter,
+    reaper_parked: Counter,
+    reaper_expired: Counter,
+    reaper_refused: Counter,
+    untracked: Family<UntrackedLabels, Gauge>,
     conversations: Family<StatusLabels, Gauge>,
     machines: Family<StatusLabels, Gauge>,
     machines_by_provider: Family<ProviderLabels, Gauge>,
@@ -159,6 +169,11 @@ impl Default for Metrics {
             rehydrate_candidates: Gauge::default(),
             rehydrate_started: Gauge::default(),
             output_capped: Counter::default(),
+            reaper_released: Counter::default(),
+            reaper_parked: Counter::default(),
+            reaper_expired: Counter::default(),
+            reaper_refused: Counter::default(),
+            untracked: Family::default(),
             conversations: Family::default(),
             machines: Family::default(),
             machines_by_provider: Family::default(),
@@ -167,6 +182,12 @@ impl Default for Metrics {
             queries: Family::new_with_constructor(histogram),
         };
         metrics.register();
+        for provider in Provider::ALL.iter().filter(|provider| **provider != Provider::Fake) {
+            let labels = UntrackedLabels {
+                provider: provider.as_str(),
+            };
+            let _ = metrics.untracked.get_or_create(&labels);
+        }
         metrics.set_census(&Census::default());
         for stage in Stage::ALL {
             for state in StageState::ALL {
@@ -234,6 +255,31 @@ impl Metrics {
             "fountain_reaper_teardowns_refused",
             "Deletes still not confirmed",
             self.teardown_refused.clone(),
+        );
+        r.register(
+            "fountain_reaper_run_released",
+            "Stuck builds that the reaper released",
+            self.reaper_released.clone(),
+        );
+        r.register(
+            "fountain_reaper_run_parked",
+            "Machines that the reaper parked",
+            self.reaper_parked.clone(),
+        );
+        r.register(
+            "fountain_reaper_run_expired",
+            "Machines past a bound that the reaper reclaimed",
+            self.reaper_expired.clone(),
+        );
+        r.register(
+            "fountain_reaper_run_refused",
+            "Machines that refused the reaper",
+            self.reaper_refused.clone(),
+        );
+        r.register(
+            "fountain_reaper_untracked_count",
+            "Machines at a provider that no row explains",
+            self.untracked.clone(),
         );
         r.register(
             "fountain_rehydrate_stop_candidates",
@@ -397,6 +443,24 @@ impl Meter for Metrics {
                 self.rehydrate_started.set(i64::try_from(started).unwrap_or(i64::MAX));
             }
             Measure::OutputCapped => drop(self.output_capped.inc()),
+            Measure::Reaped {
+                released,
+                parked,
+                expired,
+                refused,
+            } => {
+                self.reaper_released.inc_by(released);
+                self.reaper_parked.inc_by(parked);
+                self.reaper_expired.inc_by(expired);
+                self.reaper_refused.inc_by(refused);
+            }
+            Measure::Untracked { provider, count } => {
+                let labels = UntrackedLabels {
+                    provider: provider.as_str(),
+                };
+                let level = i64::try_from(count).unwrap_or(i64::MAX);
+                self.untracked.get_or_create(&labels).set(level);
+            }
         }
     }
 }

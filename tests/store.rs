@@ -30,6 +30,8 @@ mod machines_quota;
 mod machines_sweeps;
 #[path = "store/migrations.rs"]
 mod migrations;
+#[path = "store/passes.rs"]
+mod passes;
 #[path = "store/runners.rs"]
 mod runners;
 #[path = "store/secrets.rs"]

@@ -1,6 +1,7 @@
 //! The contract's operations over the fake's state.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +66,22 @@ impl SandboxAdapter for FakeSandbox {
     fn list_all_names(&self) -> Answer<'_, BTreeSet<String>> {
         Box::pin(self.perform(Op::List, "", None, |state| {
             Ok(state.lock().machines.keys().cloned().collect())
+        }))
+    }
+
+    fn list_names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, NamePage> {
+        let after = after.map(str::to_owned);
+        Box::pin(self.perform(Op::List, "", None, move |state| {
+            let inner = state.lock();
+            let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let mut rest = inner.machines.range::<String, _>((begin, Bound::Unbounded));
+            let names: Vec<String> = rest
+                .by_ref()
+                .take(inner.page_size)
+                .map(|(name, _)| name.clone())
+                .collect();
+            let next = rest.next().and_then(|_| names.last().cloned());
+            Ok(NamePage { names, next })
         }))
     }
 

@@ -87,6 +87,8 @@ pub(super) struct Inner {
     pub marks_replay: bool,
     /// `get` says that a machine exists, never how it is (RUL-L-115).
     pub is_vague: bool,
+    /// Names in one page of a listing.
+    pub page_size: usize,
     program: Program,
 }
 
@@ -275,6 +277,7 @@ impl FakeSandbox {
             checkpoints: BTreeMap::new(),
             marks_replay: true,
             is_vague: false,
+            page_size: 1_000,
             program: vocabulary(),
         };
         Self {
@@ -329,6 +332,22 @@ impl FakeSandbox {
     pub fn vague(self) -> Self {
         self.state.lock().is_vague = true;
         self
+    }
+
+    /// Lists so many names in a page.
+    #[must_use]
+    pub fn paging(self, names: usize) -> Self {
+        self.state.lock().page_size = names;
+        self
+    }
+
+    /// Somebody made machines that nobody here knows.
+    pub fn plant(&self, names: impl IntoIterator<Item = String>) {
+        let mut inner = self.state.lock();
+        for name in names {
+            let disk = inner.draw();
+            inner.machines.insert(name, FakeMachine::new(disk));
+        }
     }
 
     /// The ids of the checkpoints that exist.

@@ -282,6 +282,6 @@ pub(crate) fn probe_failed(error: &SandboxError) -> Refusal {
 pub(crate) fn next_attempt(site: &Site) -> Option<Moment> {
     Some(crate::ports::clock::after(
         site.world.now(),
-        site.world.settings.sweep_interval,
+        site.world.settings.delete_rest,
     ))
 }

@@ -6,9 +6,13 @@
 
 mod adoption;
 mod debts;
+mod expiry;
 mod lease;
 mod overdue;
 mod permissions;
+pub mod reaper;
+mod retention;
+mod stuck_turns;
 mod sweep;
 
 use std::panic::AssertUnwindSafe;
@@ -243,6 +247,9 @@ pub struct Passes {
     permissions: Recipients,
     overdue: Recipients,
     debts: Recipients,
+    reaper: Recipients,
+    stuck_turns: Recipients,
+    retention: Recipients,
 }
 
 #[derive(Clone)]
@@ -283,6 +290,9 @@ impl Passes {
             permissions: Recipients::of(permissions::Permissions::new(parts()), world),
             overdue: Recipients::of(overdue::Overdue::new(parts()), world),
             debts: Recipients::of(debts::Debts::new(parts()), world),
+            reaper: Recipients::of(reaper::Reaper::new(parts()), world),
+            stuck_turns: Recipients::of(stuck_turns::StuckTurns::new(parts()), world),
+            retention: Recipients::of(retention::Retention::new(world.clone()), world),
         }
     }
 
@@ -311,6 +321,21 @@ impl Passes {
         self.debts.run().await
     }
 
+    /// Releases stuck builds, reclaims what is past a bound, deletes what outlived its row. Seven minutes past the hour.
+    pub async fn reap(&self) -> Tally {
+        self.reaper.run().await
+    }
+
+    /// Ends turns that run without a server and without a word. Every five minutes.
+    pub async fn end_stuck(&self) -> Tally {
+        self.stuck_turns.run().await
+    }
+
+    /// Forgets what is old enough. Every night.
+    pub async fn forget(&self) -> Tally {
+        self.retention.run().await
+    }
+
     /// Stops all passes.
     pub async fn stop(&self) {
         let passes = [
@@ -319,6 +344,9 @@ impl Passes {
             &self.permissions,
             &self.overdue,
             &self.debts,
+            &self.reaper,
+            &self.stuck_turns,
+            &self.retention,
         ];
         for pass in passes {
             // One that is gone has stopped.

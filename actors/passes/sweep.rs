@@ -11,18 +11,14 @@ use futures_util::StreamExt;
 use futures_util::future::LocalBoxFuture;
 use futures_util::stream;
 
+use super::expiry::{self, Expired, REAPER, Verdict};
 use super::lease::PassLease;
 use super::{Pass, Replica, SIDE_BY_SIDE, Step, Tally};
 use crate::domain::Moment;
-use crate::domain::account::{Actor, NewAudit};
-use crate::domain::machine::{DestroyReason, Machine, MachineMode};
-use crate::machine::messages::{Destroy, Destroyed, MachineError, Park, Parked, Retire};
+use crate::domain::machine::{DestroyReason, Machine};
+use crate::machine::messages::{Destroy, Destroyed, MachineError};
 use crate::ports::meter::Measure;
-use crate::ports::store::machines::ParkRule;
 use crate::ports::{World, clock};
-
-/// Who does it (lifecycle 10.3).
-const ACTOR: Actor = Actor::System("sandbox_reaper");
 
 pub(super) struct Sweep {
     world: World,
@@ -86,39 +82,33 @@ impl Sweep {
         }
         let done = match kind {
             Kind::Doomed => self.destroy(&machine).await,
-            Kind::Parkable => self.park(&machine).await,
-            Kind::Abandoned => self.retire(&machine, DestroyReason::Terminated).await,
+            Kind::Parkable => {
+                let verdict = expiry::verdict(&self.world.settings, &machine, self.world.now());
+                self.expire(&machine, verdict).await
+            }
+            Kind::Abandoned => self.expire(&machine, Verdict::Destroy(DestroyReason::Terminated)).await,
         };
         match done {
             Ok(step) => step,
             Err(error) => {
                 tracing::info!(machine.id = %machine.id, %error, "machine {} was left to the next sweep", machine.id);
-                self.postpone(&machine).await;
-                match error {
-                    // It came back into use, or somebody else acts: nothing is wrong.
-                    MachineError::Busy
-                    | MachineError::Occupied
-                    | MachineError::NotExpired
-                    | MachineError::Superseded => Step::Skipped,
-                    _ => Step::Refused,
+                expiry::defer(&self.world, &machine).await;
+                if expiry::is_contention(&error) {
+                    Step::Skipped
+                } else {
+                    Step::Refused
                 }
             }
         }
     }
 
-    async fn postpone(&self, machine: &Machine) {
-        let rests = self.world.settings.rests();
-        if let Err(error) = self.world.store.defer(machine.id, rests, self.world.now()).await {
-            tracing::warn!(machine.id = %machine.id, %error, "a row could not be moved to the end of the line");
-        }
-    }
-
     async fn destroy(&self, machine: &Machine) -> Result<Step, MachineError> {
-        let answer = self.replica.owner(machine.id).send(Destroy { actor: ACTOR }).await;
+        let answer = self.replica.owner(machine.id).send(Destroy { actor: REAPER }).await;
         match answer.unwrap_or(Err(MachineError::Busy)) {
             Ok(Destroyed::Destroyed(_)) => {
                 self.world.meter.record(Measure::TeardownReconciled);
-                self.note(machine, "sandbox.teardown_reconciled").await;
+                let reason = machine.transition_reason.as_deref().unwrap_or("cleanup_pending");
+                expiry::note(&self.world, machine, "sandbox.teardown_reconciled", reason).await;
                 Ok(Step::Done)
             }
             Ok(Destroyed::AlreadyTerminal(_)) => Ok(Step::Skipped),
@@ -129,67 +119,12 @@ impl Sweep {
         }
     }
 
-    async fn retire(&self, machine: &Machine, reason: DestroyReason) -> Result<Step, MachineError> {
-        let answer = self
-            .replica
-            .owner(machine.id)
-            .send(Retire { reason, actor: ACTOR })
-            .await;
-        match answer.unwrap_or(Err(MachineError::Busy))? {
-            Destroyed::Destroyed(_) => {
-                self.world.meter.record(Measure::MachineReclaimed);
-                self.note(machine, "sandbox.expired").await;
-                Ok(Step::Done)
-            }
-            Destroyed::AlreadyTerminal(_) => Ok(Step::Skipped),
-        }
-    }
-
-    /// Idle: parked. Past its lifetime: an ephemeral machine goes, a home is parked (lifecycle 5.1).
-    async fn park(&self, machine: &Machine) -> Result<Step, MachineError> {
-        let settings = &self.world.settings;
-        let born = machine.last_resumed_at.unwrap_or(machine.inserted_at);
-        let too_old = settings.max_lifetime.is_some_and(|most| born <= self.ago(most));
-        if too_old && machine.mode == MachineMode::Ephemeral {
-            return self.retire(machine, DestroyReason::MaxLifetime).await;
-        }
-        let ask = Park {
-            rule: ParkRule {
-                live_servers: Vec::new(),
-                idle_before: settings.idle_timeout.filter(|_| !too_old).map(|idle| self.ago(idle)),
-                marker_before: Some(self.ago(settings.woken_grace)),
-            },
-            reason: if too_old {
-                DestroyReason::MaxLifetime
-            } else {
-                DestroyReason::Idle
-            },
-            requester: None,
-            actor: ACTOR,
-        };
-        let answer = self.replica.owner(machine.id).send(ask).await;
-        Ok(match answer.unwrap_or(Err(MachineError::Busy))? {
-            Parked::Parked(_) | Parked::Recovered(_) | Parked::Destroying(_) => Step::Done,
-            Parked::AlreadyParked(_) | Parked::Gone(_) => Step::Skipped,
+    async fn expire(&self, machine: &Machine, verdict: Verdict) -> Result<Step, MachineError> {
+        let expired = expiry::expire(&self.world, self.replica.as_ref(), machine, verdict).await?;
+        Ok(match expired {
+            Expired::Parked | Expired::Reclaimed => Step::Done,
+            Expired::Skipped => Step::Skipped,
         })
-    }
-
-    /// An audit row of the sweep's own; it fails nothing.
-    async fn note(&self, machine: &Machine, action: &'static str) {
-        let Some(account) = machine.account_id else { return };
-        let entry = NewAudit {
-            account_id: Some(account),
-            action,
-            resource_type: "sandbox",
-            resource_id: Some(machine.id.to_string()),
-            actor: ACTOR,
-            request_ip: None,
-            metadata: [("reason", serde_json::json!(machine.transition_reason))].into(),
-        };
-        match self.world.store.audit(entry, self.world.now()).await {
-            Ok(committed) => committed.announce(self.world.bus.as_ref()),
-            Err(error) => tracing::warn!(machine.id = %machine.id, %error, "an audit row was not written"),
-        }
     }
 }
 

@@ -41,6 +41,18 @@ pub enum Measure {
         started: u64,
     },
     OutputCapped,
+    /// One run of the reaper.
+    Reaped {
+        released: u64,
+        parked: u64,
+        expired: u64,
+        refused: u64,
+    },
+    /// Machines of a provider that no row explains: a level, not a sum.
+    Untracked {
+        provider: Provider,
+        count: u64,
+    },
 }
 
 pub trait Meter: Send + Sync {

@@ -177,6 +177,14 @@ pub struct Info {
     pub path: Option<String>,
 }
 
+/// A part of a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamePage {
+    pub names: Vec<String>,
+    /// Where the next part begins; None: this was the last one.
+    pub next: Option<String>,
+}
+
 /// Ordered environment pairs; later wins. Values are secrets: printing shows names only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Env(pub Vec<(String, String)>);
@@ -420,6 +428,17 @@ pub trait SandboxAdapter: Send + Sync {
     fn destroy<'a>(&'a self, handle: &'a Handle, epoch: Option<Epoch>) -> Answer<'a, ()>;
     /// All names of the account, or an error: a partial view is [`SandboxError::Truncated`].
     fn list_all_names(&self) -> Answer<'_, BTreeSet<String>>;
+    /// The names of the account page by page, so that a reconciler needs no memory for all of them. `after` is the
+    /// `next` of the page before. The same rule: a page that may be incomplete is an error.
+    fn list_names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, NamePage> {
+        let _ = after;
+        Box::pin(async move {
+            Ok(NamePage {
+                names: self.list_all_names().await?.into_iter().collect(),
+                next: None,
+            })
+        })
+    }
     fn suspend<'a>(&'a self, handle: &'a Handle, epoch: Option<Epoch>) -> Answer<'a, ()>;
     /// The same disk, usable afterwards.
     fn resume<'a>(&'a self, handle: &'a Handle, epoch: Option<Epoch>) -> Answer<'a, ()>;

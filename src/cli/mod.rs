@@ -12,6 +12,7 @@ pub mod data_dir;
 pub mod dev;
 pub mod kept_sprites;
 pub mod profile;
+pub mod reaper;
 pub mod render;
 pub mod resources;
 pub mod run;
@@ -99,6 +100,8 @@ enum Command {
     /// Accounts of this server; opens the database, not the API.
     #[command(subcommand)]
     Account(account::AccountCommand),
+    /// What the reaper would do to machines now, and why. Changes nothing.
+    Reaper(reaper::ReaperArgs),
     /// Apply the migrations that are pending.
     Migrate(serve::MigrateArgs),
     /// The demo agent: an ACP agent on standard input and output.
@@ -182,6 +185,7 @@ fn dispatch(cli: Cli, env: Environment) -> anyhow::Result<Exit> {
         Command::Sandboxes(command) => system.block_on(resources::sandboxes(context, command)),
         Command::Runners(command) => system.block_on(resources::listed(context, resources::RUNNERS, command)),
         Command::Account(command) => system.block_on(account::account(context, command)),
+        Command::Reaper(args) => system.block_on(reaper::reaper(context, args)),
         Command::Migrate(args) => system.block_on(serve::migrate(context, args)),
         Command::DemoAgent => system.block_on(async {
             let home = context.variables.home.clone().unwrap_or_else(|| PathBuf::from("."));

@@ -19,6 +19,8 @@ mod destroy;
 mod lease;
 mod park;
 mod passes;
+mod passes_debts;
+mod passes_reaper;
 mod seam;
 mod wake;
 mod warm;

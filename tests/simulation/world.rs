@@ -29,6 +29,7 @@ use fountain_actors::passes::Replica;
 use fountain_actors::ports::bus::InProcessBus;
 use fountain_actors::ports::meter::NoMeter;
 use fountain_actors::ports::presence::NoRunners;
+use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::store::accounts::{AccountStore, NewAccount};
 use fountain_actors::ports::store::catalog::CatalogStore;
 use fountain_actors::ports::store::conversations::{ConversationStore, Launch, Limits, NewConversation, NewMachine};
@@ -346,6 +347,10 @@ impl Sim {
 
     /// Admits a turn, as a server does.
     pub async fn admit(&self, home: Home) -> Turn {
+        self.try_admit(home).await.unwrap()
+    }
+
+    pub async fn try_admit(&self, home: Home) -> Result<Turn, StoreError> {
         let serving = self.store.start_server(home.conversation, self.now()).await.unwrap();
         let admit = Admit {
             conversation_id: home.conversation,
@@ -360,7 +365,7 @@ impl Sim {
             audit: audit(self.account, "conversation.prompted"),
             now: self.now(),
         };
-        self.store.admit_turn(admit).await.unwrap().value
+        Ok(self.store.admit_turn(admit).await?.value)
     }
 
     pub async fn row(&self, home: Home) -> Machine {

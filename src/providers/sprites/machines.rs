@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use fountain_actors::domain::Epoch;
-use fountain_actors::ports::sandbox::{Info, PublicUrlError, RunState, SandboxError};
+use fountain_actors::ports::sandbox::{Info, NamePage, PublicUrlError, RunState, SandboxError};
 use serde_json::{Value, json};
 
 use crate::address::Target;
@@ -93,20 +93,33 @@ impl Core {
         let mut names = BTreeSet::new();
         let mut token: Option<String> = None;
         for _ in 0..MOST_PAGES {
-            let target = match &token {
-                Some(token) => Target::sprites().pair("continuation_token", token),
-                None => Target::sprites(),
-            };
-            let reply = self.expect(Call::get(target)).await?;
-            let page = Page::read(&reply.json().unwrap_or_default()).ok_or_else(|| unclassified("malformed_list"))?;
+            let page = self.list_names(token.as_deref()).await?;
             names.extend(page.names);
             match page.next {
-                Next::End => return Ok(names),
-                Next::Page(next) => token = Some(next),
-                Next::Missing => break,
+                None => return Ok(names),
+                next => token = next,
             }
         }
         Err(SandboxError::Truncated)
+    }
+
+    /// One page of the account's names. That there is more, without a way to it, is an error.
+    pub(crate) async fn list_names(&self, after: Option<&str>) -> Result<NamePage, SandboxError> {
+        let target = match after {
+            Some(token) => Target::sprites().pair("continuation_token", token),
+            None => Target::sprites(),
+        };
+        let reply = self.expect(Call::get(target)).await?;
+        let page = Page::read(&reply.json().unwrap_or_default()).ok_or_else(|| unclassified("malformed_list"))?;
+        let next = match page.next {
+            Next::End => None,
+            Next::Page(next) => Some(next),
+            Next::Missing => return Err(SandboxError::Truncated),
+        };
+        Ok(NamePage {
+            names: page.names,
+            next,
+        })
     }
 
     pub(crate) async fn write_file(

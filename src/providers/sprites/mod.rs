@@ -17,7 +17,8 @@ use fountain_actors::domain::Epoch;
 use fountain_actors::domain::machine::Provider;
 use fountain_actors::ports::sandbox::{
     Answer, Capability, CheckpointOnce, Command, CreateNew, Created, DestroyOnce, ExecOptions, ExecOutput, FrameStream,
-    Handle, Info, NetworkPolicy, PublicUrlError, SandboxAdapter, SandboxError, Session, SpawnOptions, Terminate,
+    Handle, Info, NamePage, NetworkPolicy, PublicUrlError, SandboxAdapter, SandboxError, Session, SpawnOptions,
+    Terminate,
 };
 use futures_util::future::LocalBoxFuture;
 use rustls::{ClientConfig, RootCertStore};
@@ -312,6 +313,10 @@ impl SandboxAdapter for SpritesAdapter {
 
     fn list_all_names(&self) -> Answer<'_, BTreeSet<String>> {
         Box::pin(self.core.list_all_names())
+    }
+
+    fn list_names<'a>(&'a self, after: Option<&'a str>) -> Answer<'a, NamePage> {
+        Box::pin(self.core.list_names(after))
     }
 
     /// The service parks on its own; nothing is sent (RUL-L-98).
