@@ -33,7 +33,7 @@ mod stop;
 mod terminate;
 mod turn;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use actix::prelude::*;
@@ -130,7 +130,7 @@ pub struct ConversationActor {
     /// A spawn is out.
     spawning: bool,
     /// Processes of this conversation that are being ended; the next spawn waits for them (RUL-47).
-    stopping: HashMap<u64, Stopping>,
+    stopping: BTreeMap<u64, Stopping>,
     /// Processes that have to be stopped when the machine can be reached.
     leftovers: Vec<Process>,
     draft: Draft,
@@ -175,7 +175,7 @@ impl ConversationActor {
             connection: None,
             connections: 0,
             spawning: false,
-            stopping: HashMap::new(),
+            stopping: BTreeMap::new(),
             leftovers: Vec::new(),
             draft: Draft::default(),
             backlog: VecDeque::new(),

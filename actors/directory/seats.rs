@@ -1,6 +1,6 @@
 //! The table itself: which actor sits for which id. Memory only; a dead address is as good as none.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use actix::Addr;
@@ -20,8 +20,8 @@ struct Server {
 
 #[derive(Default)]
 struct Table {
-    machines: HashMap<MachineId, Addr<MachineActor>>,
-    servers: HashMap<ConversationId, Server>,
+    machines: BTreeMap<MachineId, Addr<MachineActor>>,
+    servers: BTreeMap<ConversationId, Server>,
     serial: u64,
     sweep_at: usize,
 }
@@ -126,7 +126,10 @@ impl Seats {
     pub fn clear(&self) -> Vec<Addr<ConversationActor>> {
         let mut table = self.lock();
         table.machines.clear();
-        table.servers.drain().map(|(_, server)| server.addr).collect()
+        std::mem::take(&mut table.servers)
+            .into_values()
+            .map(|server| server.addr)
+            .collect()
     }
 
     pub fn servers(&self) -> Vec<Addr<ConversationActor>> {

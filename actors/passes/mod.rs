@@ -183,6 +183,7 @@ async fn under_lease<P: Pass>(pass: Rc<P>, lease: Rc<PassLease>, rest: Duration)
         return Tally::default();
     }
     let tally = tokio::select! {
+        biased;
         tally = pass.run(Rc::clone(&lease)) => tally,
         never = lease.keep() => match never {},
     };

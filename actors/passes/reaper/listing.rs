@@ -5,7 +5,7 @@
 //! a row is not ours to know. What is noted of such names is true even when the listing breaks off later; everything else
 //! of a broken listing is thrown away.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -138,7 +138,7 @@ impl Harvest {
     ) -> Result<(), NoListing> {
         self.listed += names.len() as u64;
         let holders = world.store.name_holders(provider, names.to_vec()).await?;
-        let holders: HashMap<String, NameHolder> = holders.into_iter().collect();
+        let holders: BTreeMap<String, NameHolder> = holders.into_iter().collect();
         let mut untracked = Vec::new();
         for name in names {
             match holders.get(name) {

@@ -98,8 +98,12 @@ fn one(args: &Args, menu: Menu, seed: u64, total: &Total) {
     total.steps.fetch_add(outcome.steps as u64, Ordering::Relaxed);
     total.commits.fetch_add(outcome.commits, Ordering::Relaxed);
     total.checks.fetch_add(outcome.checks, Ordering::Relaxed);
-    if args.twice && run(&plan).digest != outcome.digest {
-        println!("seed {seed}: two runs differ");
+    if args.twice {
+        let again = run(&plan);
+        let differs = outcome.log.iter().zip(&again.log).find(|(one, other)| one != other);
+        if let Some((one, other)) = differs {
+            println!("seed {seed}: two runs differ: {one} / {other}");
+        }
     }
     if !outcome.violations.is_empty() {
         failures(total).push((plan, outcome));

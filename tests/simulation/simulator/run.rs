@@ -29,8 +29,8 @@ pub struct Outcome {
     pub at: Option<usize>,
     pub commits: u64,
     pub checks: u64,
-    /// Changes with everything that was asked of the provider and when: equal for equal runs.
-    pub digest: u64,
+    /// Everything that was asked of the provider and when: equal for equal runs.
+    pub log: Vec<String>,
     pub notes: Vec<String>,
     /// The journals of the machines that a violation names, and what the provider was asked about them.
     pub history: Vec<String>,
@@ -597,7 +597,7 @@ async fn play(plan: &Plan) -> anyhow::Result<Outcome> {
     tokio::time::sleep(Duration::from_millis(1)).await;
     outcome.violations = realm.watch.violations();
     (outcome.commits, outcome.checks) = realm.watch.counts();
-    outcome.digest = digest(&realm);
+    outcome.log = log(&realm);
     outcome.notes = realm.watch.notes();
     if let Some(first) = outcome.violations.first() {
         outcome.history = history(&realm, &first.what).await;
@@ -655,11 +655,13 @@ async fn history(realm: &Realm, what: &str) -> Vec<String> {
     lines
 }
 
-fn digest(realm: &Realm) -> u64 {
-    use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-    let mut hasher = DefaultHasher::new();
-    for entry in realm.fake.log() {
-        (entry.at, entry.op.as_str(), entry.machine, entry.epoch, entry.answer).hash(&mut hasher);
-    }
-    hasher.finish()
+fn log(realm: &Realm) -> Vec<String> {
+    let line = |entry: &fountain_actors::fakes::LogEntry| {
+        let epoch = entry.epoch.map(|epoch| epoch.0);
+        format!(
+            "{:?} {} {} {} {epoch:?} {}",
+            entry.at, entry.machine, entry.op, entry.what, entry.answer
+        )
+    };
+    realm.fake.log().iter().map(line).collect()
 }
