@@ -270,6 +270,7 @@ async fn rul_l_60_what_is_old_is_forgotten_in_batches_and_debts_never() {
         let serving = lab.up(EPHEMERAL).await;
         let machine = serving.machine.id;
         lab.admit(&serving).await;
+        lab.admit(&lab.up(EPHEMERAL).await).await;
         let lost = lab.claim(machine, Purpose::Confirm).await;
         lab.expire(machine);
         lab.fence(machine, DestroyReason::Terminated).await.unwrap();
