@@ -1,9 +1,9 @@
 //! M23, settling: what a dead or superseded operation did at the provider is found by looking, and the row is made true
 //! (RUL-L-3, RUL-L-24, RUL-L-45).
 //!
-//! 1. **C** claim; the claim tells the debts. 2. Names that the row gave up (RUL-L-22) are looked up, and what a late
-//! create left there is deleted with confirmation. 3. The machine is looked at. 4. **C** the true state; the same commit
-//! marks the debts probed, settled or closed, as far as the look came late enough. A look that fails changes nothing.
+//! **C** claim; the claim tells the debts. Names that the row gave up (RUL-L-22) are looked up, and what a late create
+//! left there is deleted with confirmation. Then the machine is looked at. **C** the true state; the same commit marks the
+//! debts probed, settled or closed, as far as the look came late enough. A look that fails changes nothing.
 //!
 //! It never starts compute (INV-32): a machine that runs behind a parked row is suspended again, and where that is
 //! refused the row says that it runs. A DOOMED row goes the way of every delete; under a terminal row the provider is

@@ -14,6 +14,8 @@ use super::lease::PassLease;
 use super::{Pass, Replica, SIDE_BY_SIDE, Step, Tally};
 use crate::domain::MachineId;
 use crate::domain::account::Actor;
+use crate::domain::machine::Provider;
+use crate::domain::runner::runner_of;
 use crate::machine::messages::{MachineError, Settle};
 use crate::ports::{World, clock};
 
@@ -30,8 +32,28 @@ impl Debts {
         Self { world, replica }
     }
 
+    /// Whether anybody can be asked about this machine from here. A claim that ends before the look would leave a journal
+    /// row a minute.
+    async fn can_look(&self, machine: MachineId) -> bool {
+        match self.world.store.machine(machine).await {
+            Ok(Some(row)) if row.provider == Provider::Runner => {
+                runner_of(&row.name).is_some_and(|runner| self.world.runners.is_online(runner))
+            }
+            Ok(Some(row)) => self.world.adapters.offers(row.provider),
+            Ok(None) => false,
+            Err(error) => {
+                tracing::warn!(machine.id = %machine, %error, "the row of machine {machine} could not be read");
+                false
+            }
+        }
+    }
+
     async fn settle(&self, machine: MachineId, lease: &PassLease) -> Step {
         if lease.guard().await.is_err() {
+            return Step::Skipped;
+        }
+        if !self.can_look(machine).await {
+            self.postpone(machine).await;
             return Step::Skipped;
         }
         let asked = self.replica.owner(machine).send(Settle { actor: ACTOR }).await;
@@ -41,14 +63,18 @@ impl Debts {
             Err(MachineError::Busy | MachineError::Superseded) => Step::Skipped,
             Err(error) => {
                 tracing::info!(machine.id = %machine, %error, "the debts of machine {machine} are not settled yet");
-                // A little less than the interval: the next run finds it due.
-                let rest = self.world.settings.settle_interval / 10 * 9;
-                let until = clock::after(self.world.now(), rest);
-                if let Err(error) = self.world.store.postpone_debts(machine, until).await {
-                    tracing::warn!(machine.id = %machine, %error, "a debt could not be moved to the end of the line");
-                }
+                self.postpone(machine).await;
                 Step::Refused
             }
+        }
+    }
+
+    async fn postpone(&self, machine: MachineId) {
+        // A little less than the interval: the next run finds it due.
+        let rest = self.world.settings.settle_interval / 10 * 9;
+        let until = clock::after(self.world.now(), rest);
+        if let Err(error) = self.world.store.postpone_debts(machine, until).await {
+            tracing::warn!(machine.id = %machine, %error, "a debt could not be moved to the end of the line");
         }
     }
 }

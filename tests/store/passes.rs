@@ -270,11 +270,16 @@ async fn rul_l_60_what_is_old_is_forgotten_in_batches_and_debts_never() {
         let serving = lab.up(EPHEMERAL).await;
         let machine = serving.machine.id;
         lab.admit(&serving).await;
+        lab.admit(&lab.up(EPHEMERAL).await).await;
         let lost = lab.claim(machine, Purpose::Confirm).await;
         lab.expire(machine);
         lab.fence(machine, DestroyReason::Terminated).await.unwrap();
         let held = lab.claim(machine, Purpose::Destroy).await;
-        lab.finish(&held, MachineEvent::DeleteConfirmed).await;
+        let gone = Finish {
+            usage: Some("terminated"),
+            ..lab.new_finish(&held, Some(MachineEvent::DeleteConfirmed))
+        };
+        lab.store().finish(gone).await.unwrap();
         let count = async |what, before, limit| lab.store().forget(what, before, limit).await.unwrap();
         let (past, future) = (lab.in_seconds(-3600), lab.in_seconds(3600));
         for what in Forgettable::ALL {

@@ -1,10 +1,10 @@
 //! The hourly reaper, in four parts (lifecycle 7; RUL-L-12, 27, 31, 51, 52, 53, 55).
 //!
-//! 1. Stuck builds are failed through their owner. 2. Machines past a bound are parked or destroyed. 3. What still
-//! stands at a provider under the name of a row that ended is deleted. 4. What stands there without any row is counted,
-//! noted and never touched.
+//! Stuck builds are failed through their owner. Machines past a bound are parked or destroyed. What still stands at a
+//! provider under the name of a row that ended is deleted. What stands there without any row is counted, noted and never
+//! touched.
 //!
-//! Part 3 and 4 come from listings ([`listing`]), which prove presence and nothing else: a name that is missing from one
+//! The last two come from listings ([`listing`]), which prove presence and nothing else: a name that is missing from one
 //! changes nothing, and one that is incomplete, or older than ten minutes, deletes nothing (INV-59). Deletes are budgeted,
 //! the second part first; over budget a row is left as it is. [`plan`] says the same without doing it.
 
@@ -186,7 +186,7 @@ impl Reaper {
         run.count.0.get()
     }
 
-    /// Part 1.
+    /// The first part.
     async fn release_stuck(&self, run: &RunOf<'_>) {
         let found = stuck_builds(&self.world, self.world.settings.owner_attempts).await;
         let stuck = found.unwrap_or_else(|error| {
@@ -239,7 +239,7 @@ impl Reaper {
         Ok(())
     }
 
-    /// Part 2.
+    /// The second part.
     async fn expire(&self, run: &RunOf<'_>) {
         let found = expired(&self.world, self.world.settings.owner_attempts).await;
         let past = found.unwrap_or_else(|error| {
@@ -283,7 +283,7 @@ impl Reaper {
         .await;
     }
 
-    /// Parts 3 and 4, for one provider. Its trouble is not the others'.
+    /// The third and fourth part, for one provider. Its trouble is not the others'.
     async fn sweep_provider(&self, run: &RunOf<'_>, provider: Provider) {
         let most = usize::try_from(self.world.settings.owner_attempts).unwrap_or(usize::MAX);
         let harvest = match listing::harvest(&self.world, provider, most, Mode::Run(run.lease)).await {

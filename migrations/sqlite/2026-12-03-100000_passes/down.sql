@@ -1,4 +1,6 @@
 DROP TABLE pass_leases;
+DROP INDEX machines_ephemeral;
+DROP INDEX machines_building;
 DROP INDEX machines_provider_name;
 ALTER TABLE machines DROP COLUMN attempts;
 DROP INDEX operations_started;

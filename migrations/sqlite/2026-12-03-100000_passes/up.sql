@@ -19,6 +19,10 @@ ALTER TABLE machines ADD COLUMN attempts BIGINT NOT NULL DEFAULT 0;
 -- For names of a provider's listing, terminal rows included.
 CREATE INDEX machines_provider_name ON machines (provider, name);
 
+-- What the passes look for: few rows of many.
+CREATE INDEX machines_building ON machines (inserted_at) WHERE status IN ('pending', 'starting');
+CREATE INDEX machines_ephemeral ON machines (updated_at) WHERE mode = 'ephemeral' AND status IN ('ready', 'suspended');
+
 -- Which process runs a pass, and until when nobody else does (RUL-L-56).
 CREATE TABLE pass_leases (
     name TEXT PRIMARY KEY NOT NULL,

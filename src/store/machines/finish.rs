@@ -12,7 +12,7 @@ use fountain_actors::domain::*;
 use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::store::machines::{Finish, Finished, Patch};
 
-use super::{journal, lease, rows, sweeps};
+use super::{journal, lease, quota, rows, sweeps};
 use crate::store::backend::{Db, Fault};
 use crate::store::columns::{Word, key};
 use crate::store::conversations::rows as conversations;
@@ -60,6 +60,14 @@ pub fn apply(machine: &mut Machine, patch: Patch) {
 
 /// Finishes an operation. A superseded one writes its journal row and nothing else (INV-06).
 pub fn finish(db: &mut Db, mut finish: Finish) -> Result<(Verdict<Finished>, Outbox), Fault> {
+    if finish.event == Some(MachineEvent::WakeConfirmed)
+        && let Some(row) = rows::find(db, finish.machine_id)?
+        && let (MachineStatus::Suspended, None, Some(account)) = (row.status, row.transition, row.account_id)
+    {
+        // M19 and M23: a machine that was not counted runs. That is never refused, but whoever counts at the same
+        // moment sees it or is seen by it (RUL-L-72). The locks come before the machine's (RUL-L-9).
+        quota::lock(db, account)?;
+    }
     let Some(before) = rows::lock(db, finish.machine_id)? else {
         return Err(Fault::not_found("sandbox"));
     };
