@@ -9,6 +9,8 @@
     reason = "a helper of a test fails as the test does"
 )]
 
+#[path = "../audit/auditor.rs"]
+mod auditor;
 mod build;
 mod conversation_bench;
 mod conversation_faults;
@@ -19,6 +21,8 @@ mod destroy;
 mod lease;
 mod park;
 mod passes;
+#[path = "../audit/provider.rs"]
+mod provider;
 mod seam;
 mod wake;
 mod warm;
