@@ -69,6 +69,7 @@ struct EntryRow {
     started_at: NaiveDateTime,
     finished_at: Option<NaiveDateTime>,
     outcome: Option<Word<Outcome>>,
+    closed_at: Option<NaiveDateTime>,
 }
 
 impl From<EntryRow> for Entry {
@@ -82,7 +83,7 @@ impl From<EntryRow> for Entry {
             started_at: moment(row.started_at),
             finished_at: maybe_moment(row.finished_at),
             outcome,
-            is_debt: row.finished_at.is_none(),
+            is_debt: row.closed_at.is_none() && matches!(outcome, None | Some(Outcome::Unknown | Outcome::Superseded)),
         }
     }
 }
