@@ -10,6 +10,8 @@
 
 #[path = "store/accounts.rs"]
 mod accounts;
+#[path = "store/audit.rs"]
+mod audit;
 #[path = "store/catalog.rs"]
 mod catalog;
 #[path = "store/conversations.rs"]

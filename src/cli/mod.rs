@@ -5,6 +5,7 @@
 //! `docs/cli.md`.
 
 pub mod account;
+pub mod audit;
 pub mod auth;
 pub mod client;
 pub mod conversations;
@@ -104,6 +105,9 @@ enum Command {
     Reaper(reaper::ReaperArgs),
     /// Apply the migrations that are pending.
     Migrate(serve::MigrateArgs),
+    /// Look for rows that break a promise. Reads the database and changes nothing.
+    #[command(hide = true)]
+    Audit(audit::AuditArgs),
     /// The demo agent: an ACP agent on standard input and output.
     #[command(name = "demo-agent", hide = true)]
     DemoAgent,
@@ -187,6 +191,7 @@ fn dispatch(cli: Cli, env: Environment) -> anyhow::Result<Exit> {
         Command::Account(command) => system.block_on(account::account(context, command)),
         Command::Reaper(args) => system.block_on(reaper::reaper(context, args)),
         Command::Migrate(args) => system.block_on(serve::migrate(context, args)),
+        Command::Audit(args) => system.block_on(audit::audit(context, args)),
         Command::DemoAgent => system.block_on(async {
             let home = context.variables.home.clone().unwrap_or_else(|| PathBuf::from("."));
             crate::demo_agent::run(home).await?;

@@ -5,6 +5,7 @@
 //! next to the tables that they own. Raw SQL stands nowhere outside this room, and every query of a tenant's rows
 //! carries the account id. Follows DESIGN 5 and RUL-20 to RUL-32.
 
+pub mod audit;
 pub mod backend;
 pub mod columns;
 pub mod schema;

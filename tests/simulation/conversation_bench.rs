@@ -20,7 +20,7 @@ use fountain_actors::doors::{Doors, LaunchRequest, Launched};
 use fountain_actors::fakes::{FakeAgent, FakeClock, FakeSandbox, SeededRng};
 use fountain_actors::ports::bus::InProcessBus;
 use fountain_actors::ports::meter::NoMeter;
-use fountain_actors::ports::sandbox::AdapterSet;
+use fountain_actors::ports::sandbox::{AdapterSet, SandboxAdapter as _};
 use fountain_actors::ports::store::accounts::NewAccount;
 use fountain_actors::ports::store::transcript::EventQuery;
 use fountain_actors::ports::{RunnerPresence, World};
@@ -40,6 +40,10 @@ pub struct Bench {
     pub agent: Agent,
     pub verbs: Verbs,
     holder: u32,
+    store: SqlStore,
+    began: Moment,
+    /// A process came back and freed the leases of the one before it, whatever was on its way (RUL-30).
+    booted: bool,
 }
 
 /// What a test changes before the world is made.
@@ -90,6 +94,7 @@ impl Bench {
     pub async fn of(setup: Setup) -> Self {
         pause();
         let clock = Arc::new(FakeClock::default());
+        let began = fountain_actors::ports::Clock::now(clock.as_ref());
         let rng = Arc::new(SeededRng::new(7));
         let sandbox = FakeSandbox::new(clock.clone())
             .as_provider(setup.provider)
@@ -103,7 +108,7 @@ impl Bench {
         let store = SqlStore::open(config).unwrap();
         store.migrate().await.unwrap();
         let world = World {
-            store: Arc::new(store),
+            store: Arc::new(store.clone()),
             adapters: Arc::new(AdapterSet::default().with(Arc::new(sandbox.clone()))),
             bus: Arc::new(InProcessBus::default()),
             clock,
@@ -130,6 +135,9 @@ impl Bench {
             agent,
             verbs,
             holder: 1,
+            store,
+            began,
+            booted: false,
         }
     }
 
@@ -162,6 +170,7 @@ impl Bench {
     /// attachments end, and their leases are dead (RUL-30).
     pub async fn kill_and_restart(&mut self) {
         self.holder += 1;
+        self.booted = true;
         self.world.holder = format!("replica/{}", self.holder).into();
         self.engine.freeze();
         self.world
@@ -327,6 +336,21 @@ impl Bench {
             .await;
         self.engine.freeze();
         tokio::time::sleep(Duration::from_secs(120)).await;
+        self.audit();
+    }
+
+    /// Rows, journal and provider together (DESIGN 9).
+    fn audit(&self) {
+        let audit = crate::auditor::Audit {
+            store: &self.store,
+            fake: &self.sandbox,
+            provider: self.sandbox.provider(),
+            began: self.began,
+            lease: self.world.settings.lease_ttl,
+            secrets: Vec::new(),
+        };
+        let excused: &[&str] = if self.booted { &["RUL-L-5", "INV-50"] } else { &[] };
+        crate::auditor::assert_honest(audit, excused);
     }
 }
 

@@ -9,6 +9,8 @@
     reason = "a helper of a test fails as the test does"
 )]
 
+#[path = "../audit/auditor.rs"]
+mod auditor;
 mod build;
 mod conversation_bench;
 mod conversation_faults;
@@ -21,6 +23,8 @@ mod park;
 mod passes;
 mod passes_debts;
 mod passes_reaper;
+#[path = "../audit/provider.rs"]
+mod provider;
 mod seam;
 mod wake;
 mod warm;
