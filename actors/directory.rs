@@ -7,6 +7,7 @@
 
 mod boot;
 mod doors;
+mod homes;
 mod seats;
 
 use std::sync::Arc;
@@ -26,6 +27,8 @@ use crate::ports::store::conversations::Limits;
 use crate::transcript::writer::Writer;
 
 pub use crate::conversation::messages::ShutdownKind;
+pub(crate) use homes::Home;
+use homes::Movers;
 use seats::Seats;
 
 /// On which threads the actors live.
@@ -51,6 +54,8 @@ struct Inner {
     arbiters: Vec<ArbiterHandle>,
     seats: Seats,
     stopping: AtomicBool,
+    /// Told about every home that a server leaves.
+    movers: Movers,
 }
 
 /// What an asker hears when an actor died twice under its question.
@@ -76,15 +81,18 @@ impl Engine {
     /// Must be called inside an actix system.
     pub fn start(world: World, placement: Placement) -> Self {
         let (writer, task) = Writer::new(world.store.clone(), world.bus.clone(), world.rng.clone());
+        let (movers, moving) = Movers::new(&world);
         let arbiters = match placement {
             Placement::Current => {
                 actix::spawn(task.run());
+                actix::spawn(moving.run());
                 Vec::new()
             }
             Placement::Threads(count) => {
                 let scribe = Arbiter::new();
                 scribe.spawn_fn(move || {
                     actix::spawn(task.run());
+                    actix::spawn(moving.run());
                 });
                 (0..count.max(1)).map(|_| Arbiter::new().handle()).collect()
             }
@@ -97,6 +105,7 @@ impl Engine {
                 arbiters,
                 seats: Seats::default(),
                 stopping: AtomicBool::new(false),
+                movers,
             }),
         }
     }

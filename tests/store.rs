@@ -34,6 +34,8 @@ mod machines_sweeps;
 mod migrations;
 #[path = "store/passes.rs"]
 mod passes;
+#[path = "store/replicas.rs"]
+mod replicas;
 #[path = "store/runners.rs"]
 mod runners;
 #[path = "store/secrets.rs"]

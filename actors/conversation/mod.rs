@@ -43,7 +43,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::acp::Report;
-use crate::directory::Engine;
+use crate::directory::{Engine, Home};
 use crate::domain::conversation::Conversation;
 use crate::domain::machine::Machine;
 use crate::domain::process::Process;
@@ -117,6 +117,8 @@ pub struct ConversationActor {
     cause: Cause,
     work: Option<Work>,
     bound: Option<Bound>,
+    /// The row that says where this generation lives, until it is dropped.
+    home: Option<Home>,
     /// Lease clock minus wall clock, for deadlines inside transactions (RUL-29).
     lease_offset: chrono::TimeDelta,
     prompts: VecDeque<Waiting>,
@@ -167,6 +169,7 @@ impl ConversationActor {
             cause,
             work: Some(Work::Starting),
             bound: None,
+            home: None,
             lease_offset: chrono::TimeDelta::zero(),
             prompts: VecDeque::new(),
             tickets: 0,

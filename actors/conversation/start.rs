@@ -49,8 +49,9 @@ impl ConversationActor {
     pub(super) fn start(&mut self, ctx: &mut Context<Self>) {
         self.work = Some(Work::Starting);
         let (store, id, now) = (self.world.store.clone(), self.id, self.now());
+        let holder = self.world.holder.to_string();
         let work = async move {
-            let serving = store.start_server(id, now).await?;
+            let serving = store.register_server(id, holder, now).await?;
             let lease_clock = store.lease_clock(now).await?;
             Ok::<_, StoreError>((serving, lease_clock - now))
         };
@@ -76,6 +77,7 @@ impl ConversationActor {
             processes,
         } = serving;
         self.engine.seat(self.id, machine.id);
+        self.home = Some(self.engine.home(self.id, conversation.server_epoch));
         self.budget = Budget::new(self.world.settings.output_budget, conversation.output_bytes);
         self.bound = Some(Bound {
             epoch: conversation.server_epoch,

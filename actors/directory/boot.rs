@@ -121,6 +121,7 @@ impl Engine {
     /// and whoever asks next finds nobody.
     #[cfg(any(test, feature = "fakes"))]
     pub fn freeze(&self) {
+        self.inner.movers.silence();
         for server in self.inner.seats.clear() {
             server.do_send(StandDown);
         }

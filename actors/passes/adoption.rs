@@ -64,7 +64,7 @@ impl Pass for Adoption {
                 ..Tally::default()
             };
             for turn in waiting {
-                if !self.replica.is_live(turn.conversation_id) && self.is_ripe(&turn) {
+                if self.is_ripe(&turn) && !self.replica.is_live(turn.conversation_id).await {
                     self.replica.adopt(turn.conversation_id, turn.machine_id);
                     tally.done += 1;
                 }

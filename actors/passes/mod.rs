@@ -34,13 +34,16 @@ use crate::ports::World;
 use lease::PassLease;
 
 /// What a pass needs from its replica. Implemented by the directory.
+///
+/// Whether a server lives is judged from the rows of the whole deployment, never from one process's memory (INV-110); a
+/// server that lives here counts at once. Where the rows cannot be read the answer is yes: nothing is done about it.
 pub trait Replica: Send + Sync {
     /// Starts a server for a conversation with an open turn on this machine, unless one lives.
     fn adopt(&self, conversation: ConversationId, machine: MachineId);
-    /// A server of this conversation lives.
-    fn is_live(&self, conversation: ConversationId) -> bool;
+    /// A server of this conversation lives, in this process or in another that is a member (RUL-L-7).
+    fn is_live(&self, conversation: ConversationId) -> LocalBoxFuture<'_, bool>;
     /// A server of some conversation on this machine lives.
-    fn is_occupied(&self, machine: MachineId) -> bool;
+    fn is_occupied(&self, machine: MachineId) -> LocalBoxFuture<'_, bool>;
     /// The machine's owner, started if there is none.
     fn owner(&self, machine: MachineId) -> Addr<MachineActor>;
 }
@@ -50,12 +53,12 @@ impl Replica for Engine {
         self.serve(conversation, machine);
     }
 
-    fn is_live(&self, conversation: ConversationId) -> bool {
-        Self::is_live(self, conversation)
+    fn is_live(&self, conversation: ConversationId) -> LocalBoxFuture<'_, bool> {
+        Box::pin(self.lives_anywhere(conversation))
     }
 
-    fn is_occupied(&self, machine: MachineId) -> bool {
-        !self.live_on(machine).is_empty()
+    fn is_occupied(&self, machine: MachineId) -> LocalBoxFuture<'_, bool> {
+        Box::pin(self.is_occupied_anywhere(machine))
     }
 
     fn owner(&self, machine: MachineId) -> Addr<MachineActor> {

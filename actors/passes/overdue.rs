@@ -77,7 +77,7 @@ impl Overdue {
     }
 
     async fn end_running(&self, overdue: &Adoptable) -> Result<Step, StoreError> {
-        if self.replica.is_live(overdue.conversation_id) {
+        if self.replica.is_live(overdue.conversation_id).await {
             return Ok(Step::Skipped);
         }
         let reason = match overdue.provider {

@@ -49,7 +49,7 @@ impl Pass for Permissions {
                 ..Tally::default()
             };
             for (conversation, turn, request) in expired {
-                if self.replica.is_live(conversation) {
+                if self.replica.is_live(conversation).await {
                     continue;
                 }
                 tally.add(match store.expire_permission(turn, request, self.world.now()).await {

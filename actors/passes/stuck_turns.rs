@@ -75,7 +75,7 @@ impl Pass for StuckTurns {
                 if tried == settings.stuck_turn_batch {
                     break;
                 }
-                if self.replica.is_live(turn.conversation_id) {
+                if self.replica.is_live(turn.conversation_id).await {
                     continue;
                 }
                 tried += 1;

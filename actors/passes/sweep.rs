@@ -74,7 +74,7 @@ impl Sweep {
     async fn settle(&self, kind: Kind, machine: Machine, lease: &PassLease) -> Step {
         // A fenced machine serves nobody, whoever still sits on it: a server that never left would keep it for ever
         // (INV-54).
-        if !matches!(kind, Kind::Doomed) && self.replica.is_occupied(machine.id) {
+        if !matches!(kind, Kind::Doomed) && self.replica.is_occupied(machine.id).await {
             return Step::Skipped;
         }
         if lease.guard().await.is_err() {

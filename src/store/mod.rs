@@ -19,6 +19,7 @@ pub mod inspect;
 mod machines;
 mod migrations;
 mod passes;
+mod replicas;
 mod runners_rows;
 mod transcript;
 mod turns;

@@ -358,6 +358,20 @@ diesel::table! {
         holder -> Nullable<Text>,
         epoch -> BigInt,
         until -> Nullable<Timestamp>,
+    replicas (holder) {
+        holder -> Text,
+        url -> Text,
+        heartbeat -> Timestamp,
+        draining -> Bool,
+    }
+}
+
+diesel::table! {
+    actor_homes (kind, id) {
+        kind -> Text,
+        id -> Text,
+        holder -> Text,
+        generation -> BigInt,
     }
 }
 
@@ -369,6 +383,7 @@ diesel::joinable!(turns -> conversations (conversation_id));
 
 diesel::allow_tables_to_appear_in_same_query!(
     accounts,
+    actor_homes,
     agent_versions,
     agents,
     api_keys,
@@ -382,6 +397,7 @@ diesel::allow_tables_to_appear_in_same_query!(
     operations,
     pass_leases,
     processes,
+    replicas,
     runners,
     secrets,
     turn_images,

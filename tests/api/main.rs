@@ -14,6 +14,7 @@ mod resources;
 mod socket;
 mod store;
 mod store_passes;
+mod store_replicas;
 mod stream;
 mod stream_property;
 mod world;

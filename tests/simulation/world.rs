@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
 use secrecy::SecretString;
 use serde_json::json;
 
@@ -83,16 +84,15 @@ impl Replica for Node {
         self.adopted.lock().unwrap().push(conversation);
     }
 
-    fn is_live(&self, conversation: ConversationId) -> bool {
-        self.servers
-            .lock()
-            .unwrap()
-            .iter()
-            .any(|(live, _)| *live == conversation)
+    fn is_live(&self, conversation: ConversationId) -> LocalBoxFuture<'_, bool> {
+        let servers = self.servers.lock().unwrap();
+        let lives = servers.iter().any(|(live, _)| *live == conversation);
+        Box::pin(std::future::ready(lives))
     }
 
-    fn is_occupied(&self, machine: MachineId) -> bool {
-        self.servers.lock().unwrap().iter().any(|(_, of)| *of == machine)
+    fn is_occupied(&self, machine: MachineId) -> LocalBoxFuture<'_, bool> {
+        let occupied = self.servers.lock().unwrap().iter().any(|(_, of)| *of == machine);
+        Box::pin(std::future::ready(occupied))
     }
 
     fn owner(&self, machine: MachineId) -> Addr<MachineActor> {

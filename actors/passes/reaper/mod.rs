@@ -194,7 +194,7 @@ impl Reaper {
             Vec::new()
         });
         side_by_side(stuck, |machine| async move {
-            if self.replica.is_occupied(machine.id) {
+            if self.replica.is_occupied(machine.id).await {
                 return run.count.add(|reaped| reaped.skipped += 1);
             }
             if !run.may_ask().await {
@@ -247,7 +247,7 @@ impl Reaper {
             Vec::new()
         });
         side_by_side(past, |machine| async move {
-            if self.replica.is_occupied(machine.id) {
+            if self.replica.is_occupied(machine.id).await {
                 return run.count.add(|reaped| reaped.skipped += 1);
             }
             let verdict = expiry::verdict(&self.world.settings, &machine, self.world.now());

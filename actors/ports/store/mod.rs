@@ -14,6 +14,7 @@ pub mod catalog;
 pub mod conversations;
 pub mod machines;
 pub mod passes;
+pub mod replicas;
 pub mod runners;
 pub mod transcript;
 pub mod turns;
@@ -26,6 +27,7 @@ pub use catalog::CatalogStore;
 pub use conversations::ConversationStore;
 pub use machines::MachineStore;
 pub use passes::PassStore;
+pub use replicas::ReplicaStore;
 pub use runners::RunnerStore;
 pub use transcript::TranscriptStore;
 pub use turns::TurnStore;
@@ -110,6 +112,7 @@ pub trait Store:
     + TranscriptStore
     + MachineStore
     + PassStore
+    + ReplicaStore
     + RunnerStore
     + WarmStore
     + Send

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use super::fault::is_lock_timeout;
 use super::{Db, Fault};
 use crate::store::columns::moment;
+use crate::store::schema::replicas;
 use fountain_actors::domain::{AccountId, ErrorCode, MachineId, Moment};
 
 /// Lock classes: the first key of the two-key form. The first three are upstream's numbers (lifecycle 1.8).
@@ -76,10 +77,16 @@ struct DatabaseClock {
 }
 
 /// The clock by which leases are written and compared (RUL-29): the database's on PostgreSQL, where many processes
-/// share it; the caller's on SQLite, where its process is the only one and virtual time must reach it.
+/// share it; the caller's on SQLite, where its process is the only one and virtual time must reach it. There it never
+/// runs backwards against the newest heartbeat (RUL-L-11): a wall clock that is set back must not make leases longer.
 pub fn lease_clock(db: &mut Db, now: Moment) -> Result<Moment, Fault> {
     match db {
-        Db::Sqlite(_) => Ok(now),
+        Db::Sqlite(conn) => {
+            let newest: Option<chrono::NaiveDateTime> = replicas::table
+                .select(diesel::dsl::max(replicas::heartbeat))
+                .get_result(conn)?;
+            Ok(newest.map_or(now, |newest| now.max(moment(newest))))
+        }
         Db::Postgres(conn) => {
             let clock: DatabaseClock =
                 diesel::sql_query("SELECT clock_timestamp() AT TIME ZONE 'UTC' AS now").get_result(conn)?;

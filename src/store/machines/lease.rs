@@ -17,8 +17,13 @@ use super::{finish, journal, quota, rows, sweeps};
 use crate::store::backend::{Db, Fault, lease_clock};
 use crate::store::columns::{at, key};
 use crate::store::events::Outbox;
+use crate::store::replicas;
 use crate::store::schema::machines;
 use crate::store::turns;
+
+/// What of a lease may be left when a process that is gone loses it: half a renewal interval of the shortest lease. A
+/// holder's guard asks for more, so it has stopped by then (lifecycle 3.3, RUL-L-1).
+const EARLY: Duration = Duration::from_secs(10);
 
 /// Takes the lease, or says why not.
 pub fn claim(db: &mut Db, claim: Claim) -> Result<(ClaimAnswer, Outbox), Fault> {
@@ -43,7 +48,10 @@ pub fn claim(db: &mut Db, claim: Claim) -> Result<(ClaimAnswer, Outbox), Fault> 
         }
         return not(refusal);
     }
-    if let Some(LeaseInfo { holder, until }) = before.lease.clone().filter(|_| before.lease_live(clock)) {
+    if let Some(lease) = before.lease.clone().filter(|_| before.lease_live(clock))
+        && !may_take_early(db, &lease, &claim.holder, clock)?
+    {
+        let LeaseInfo { holder, until } = lease;
         return Ok((ClaimAnswer::Held { holder, until }, Outbox::default()));
     }
     if let Some(refusal) = refused(db, &claim, &before)? {
@@ -72,6 +80,15 @@ pub fn claim(db: &mut Db, claim: Claim) -> Result<(ClaimAnswer, Outbox), Fault> 
         debts,
     };
     Ok((ClaimAnswer::Claimed(claimed), outbox))
+}
+
+/// The early door: the holder's process is gone, and too little of its lease is left for it to act on
+/// (lifecycle 3.3, RUL-L-7). Never through it to the caller's own lease (RUL-L-6).
+fn may_take_early(db: &mut Db, lease: &LeaseInfo, claimer: &str, clock: Moment) -> Result<bool, Fault> {
+    if lease.holder == claimer || lease.until >= after(clock, EARLY) {
+        return Ok(false);
+    }
+    Ok(!replicas::is_member(db, &lease.holder, clock)?)
 }
 
 /// Refusals that no waiting cures: they come before the lease (lifecycle 2.3, ordering rule).
@@ -110,7 +127,7 @@ fn refused(db: &mut Db, claim: &Claim, machine: &Machine) -> Result<Option<Claim
         Purpose::Park(rule) => match (machine.status, machine.transition) {
             // PARK-STALE: the park is only found out about, so nobody who came meanwhile is disturbed (M10).
             (_, Some(T::Parking)) => Ok(None),
-            (S::Ready, None) => occupied(db, machine, rule),
+            (S::Ready, None) => occupied(db, machine, rule, &claim.holder, claim.now),
             _ => Ok(status),
         },
         Purpose::Wake { limits } => match (machine.status, machine.transition) {
@@ -134,11 +151,21 @@ fn refused(db: &mut Db, claim: &Claim, machine: &Machine) -> Result<Option<Claim
 }
 
 /// The park's own rules (lifecycle 5.2, RUL-L-43).
-fn occupied(db: &mut Db, machine: &Machine, rule: &ParkRule) -> Result<Option<ClaimRefusal>, Fault> {
+fn occupied(
+    db: &mut Db,
+    machine: &Machine,
+    rule: &ParkRule,
+    claimer: &str,
+    now: Moment,
+) -> Result<Option<ClaimRefusal>, Fault> {
     let fresh_marker = rule
         .marker_before
         .is_some_and(|bound| machine.woken_at.is_some_and(|woken| woken >= bound));
-    if fresh_marker || turns::rows::any_open_of(db, machine.id, &rule.live_servers)? {
+    // Servers of other processes count as the claimer's own do (INV-110).
+    let mut live = rule.live_servers.clone();
+    let elsewhere = replicas::living_on(db, machine.id, now)?.into_iter();
+    live.extend(elsewhere.filter(|(_, holder)| holder != claimer).map(|(id, _)| id));
+    if fresh_marker || turns::rows::any_open_of(db, machine.id, &live)? {
         return Ok(Some(ClaimRefusal::Occupied));
     }
     match rule.idle_before {

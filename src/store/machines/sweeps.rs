@@ -17,6 +17,7 @@ use fountain_actors::ports::store::passes::Rests;
 use super::rows::{self, MachineRow};
 use crate::store::backend::{Db, Fault, Kind, lease_clock};
 use crate::store::columns::{Word, at, key};
+use crate::store::replicas;
 use crate::store::schema::{conversations, machines, pass_leases};
 
 /// Rows that were never postponed come by their age.
@@ -153,7 +154,7 @@ pub fn abandoned(db: &mut Db, now: Moment, before: Moment, limit: i64) -> Result
     Ok(machines_of(rows))
 }
 
-/// Boot on SQLite: no other process can hold a lease or a marker there (RUL-30, RUL-L-6).
+/// Boot on SQLite: no other process can hold a lease or a marker there, or live (RUL-30, RUL-L-6).
 pub fn end_dead_leases(db: &mut Db, holder: &str) -> Result<u64, Fault> {
     if db.kind() == Kind::Postgres {
         return Ok(0);
@@ -176,6 +177,7 @@ pub fn end_dead_leases(db: &mut Db, holder: &str) -> Result<u64, Fault> {
         .filter(machines::lease_holder.is_null())
         .set(machines::woken_at.eq(None::<chrono::NaiveDateTime>))
         .execute(db)?;
+    replicas::end_others(db, holder)?;
     Ok(u64::try_from(ended).unwrap_or(u64::MAX))
 }
 

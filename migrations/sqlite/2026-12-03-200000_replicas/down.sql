@@ -1,0 +1,2 @@
+DROP TABLE actor_homes;
+DROP TABLE replicas;
