@@ -7,6 +7,8 @@
 
 mod boot;
 mod doors;
+mod queue;
+mod schedules;
 mod seats;
 
 use std::sync::Arc;
@@ -26,6 +28,7 @@ use crate::ports::store::conversations::Limits;
 use crate::transcript::writer::Writer;
 
 pub use crate::conversation::messages::ShutdownKind;
+pub use queue::Replayed;
 use seats::Seats;
 
 /// On which threads the actors live.
@@ -120,6 +123,7 @@ impl Engine {
         Limits {
             fleet: settings.fleet_ceiling,
             cap: settings.cap_ceiling,
+            credits: settings.credits.as_ref().map(|credits| credits.terms),
         }
     }
 

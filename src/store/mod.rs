@@ -13,12 +13,15 @@ pub mod secrets;
 mod accounts;
 mod catalog;
 mod conversations;
+mod credits;
 mod events;
 pub mod inspect;
 mod machines;
 mod migrations;
 mod passes;
+mod queue;
 mod runners_rows;
+mod schedules;
 mod transcript;
 mod turns;
 

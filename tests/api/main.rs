@@ -9,11 +9,13 @@
 mod actions;
 mod bodies;
 mod gates;
+mod launches;
 mod logs;
 mod resources;
 mod socket;
 mod store;
 mod store_passes;
+mod store_launches;
 mod stream;
 mod stream_property;
 mod world;

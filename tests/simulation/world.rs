@@ -416,7 +416,7 @@ impl Sim {
 
 /// Far above what a test uses.
 pub fn limits() -> Limits {
-    Limits { fleet: 100, cap: 100 }
+    Limits::flat(100, 100)
 }
 
 pub fn reset() -> Reset {

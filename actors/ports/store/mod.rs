@@ -12,9 +12,12 @@
 pub mod accounts;
 pub mod catalog;
 pub mod conversations;
+pub mod credits;
 pub mod machines;
 pub mod passes;
+pub mod queue;
 pub mod runners;
+pub mod schedules;
 pub mod transcript;
 pub mod turns;
 pub mod warm;
@@ -24,9 +27,12 @@ use futures_util::future::LocalBoxFuture;
 pub use accounts::AccountStore;
 pub use catalog::CatalogStore;
 pub use conversations::ConversationStore;
+pub use credits::CreditStore;
 pub use machines::MachineStore;
 pub use passes::PassStore;
+pub use queue::QueueStore;
 pub use runners::RunnerStore;
+pub use schedules::ScheduleStore;
 pub use transcript::TranscriptStore;
 pub use turns::TurnStore;
 pub use warm::WarmStore;
@@ -112,6 +118,9 @@ pub trait Store:
     + PassStore
     + RunnerStore
     + WarmStore
+    + CreditStore
+    + QueueStore
+    + ScheduleStore
     + Send
     + Sync
 {
