@@ -14,6 +14,8 @@ mod accounts;
 mod catalog;
 #[path = "store/conversations.rs"]
 mod conversations;
+#[path = "store/credits.rs"]
+mod credits;
 #[path = "store/disk.rs"]
 mod disk;
 #[path = "store/homes.rs"]
@@ -32,8 +34,12 @@ mod machines_sweeps;
 mod migrations;
 #[path = "store/passes.rs"]
 mod passes;
+#[path = "store/queue.rs"]
+mod queue;
 #[path = "store/runners.rs"]
 mod runners;
+#[path = "store/schedules.rs"]
+mod schedules;
 #[path = "store/secrets.rs"]
 mod secrets;
 #[path = "store/support.rs"]
