@@ -360,6 +360,10 @@ diesel::table! {
         holder -> Nullable<Text>,
         epoch -> BigInt,
         until -> Nullable<Timestamp>,
+    }
+}
+
+diesel::table! {
     credit_ledger (id) {
         id -> BigInt,
         account_id -> Text,

@@ -30,7 +30,7 @@ use crate::sky::Sky;
 use crate::watch::{Limits, Watch};
 
 /// Small enough to be met: three tenants' worth of machines in a fleet of nine.
-pub const LIMITS: Limits = Limits { fleet: 9, cap: 5 };
+pub const LIMITS: Limits = Limits::flat(9, 5);
 
 /// One process.
 pub struct Node {

@@ -169,7 +169,10 @@ impl Watch {
             let covered = owned
                 .iter()
                 .any(|row| row.is_counted() || (row.status == MachineStatus::Suspended && !is_running))
-                || fleet.open.iter().any(|debt| debt.machine_name == name || owned.iter().any(|row| row.id == debt.machine_id));
+                || fleet
+                    .open
+                    .iter()
+                    .any(|debt| debt.machine_name == name || owned.iter().any(|row| row.id == debt.machine_id));
             if !covered {
                 let state = if is_running { "runs" } else { "exists" };
                 let rows: Vec<_> = owned
