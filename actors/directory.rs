@@ -8,6 +8,8 @@
 mod boot;
 mod doors;
 mod homes;
+mod queue;
+mod schedules;
 mod seats;
 
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use crate::transcript::writer::Writer;
 pub use crate::conversation::messages::ShutdownKind;
 pub(crate) use homes::Home;
 use homes::Movers;
+pub use queue::Replayed;
 use seats::Seats;
 
 /// On which threads the actors live.
@@ -129,6 +132,7 @@ impl Engine {
         Limits {
             fleet: settings.fleet_ceiling,
             cap: settings.cap_ceiling,
+            credits: settings.credits.as_ref().map(|credits| credits.terms),
         }
     }
 

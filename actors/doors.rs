@@ -11,6 +11,8 @@ use serde_json::{Map, Value};
 use crate::domain::account::Caller;
 use crate::domain::conversation::{ConversationView, SandboxApiAccess};
 use crate::domain::machine::MachineMode;
+use crate::domain::queue::RequestView;
+use crate::domain::schedule::Schedule;
 use crate::domain::turn::Prompt;
 use crate::domain::*;
 use crate::ports::store::catalog::Fenced;
@@ -47,9 +49,25 @@ pub struct Launched {
     pub resumed: bool,
 }
 
+/// What a create that may wait came to.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one at a time, and the large one is the ordinary one"
+)]
+#[derive(Clone, Debug, PartialEq)]
+pub enum LaunchedOrQueued {
+    Launched(Launched),
+    Queued(RequestView),
+}
+
 pub trait Doors: Send + Sync {
     /// Gates of lifecycle 4.1 in the order of RUL-19a, then one reservation; answers before anything is built.
     fn launch(&self, caller: Caller, request: LaunchRequest) -> Answer<'_, Launched>;
+    /// As [`Doors::launch`]; when there is no room, the launch waits in the account's queue (lifecycle 2.7). One with
+    /// images or a named machine never waits, and with a full queue the refusal stands.
+    fn launch_or_queue(&self, caller: Caller, request: LaunchRequest) -> Answer<'_, LaunchedOrQueued>;
+    /// Sends the prompt of a schedule now, whatever its calendar says. Noted on the schedule either way (http-api 5.11).
+    fn run_schedule(&self, caller: Caller, schedule: Schedule) -> Answer<'_, ConversationId>;
     /// Answers when the turn is durable (RUL-4), within about 20 s.
     fn prompt(&self, caller: Caller, conversation: ConversationId, prompt: Prompt) -> Answer<'_, ()>;
     fn interrupt(&self, caller: Caller, conversation: ConversationId) -> Answer<'_, ()>;

@@ -3,6 +3,8 @@
 //! The environment is read once, into [`Environment`]; everything else is a pure function of it and the flags, so that
 //! every refusal is tested. Messages name the variable and what would be right, and never a value that may be secret.
 
+mod credits;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -271,12 +273,7 @@ pub fn settings(env: &Environment, base: Settings) -> Result<Settings, ConfigErr
             settings.permission_timeout.as_secs()
         )));
     }
-    if let Some(cap) = env.number("SANDBOX_CAP_CEILING")? {
-        settings.cap_ceiling = cap;
-    }
-    if let Some(fleet) = env.number("SANDBOX_FLEET_CEILING")? {
-        settings.fleet_ceiling = fleet;
-    }
+    credits::read(env, &mut settings)?;
     if let Some(url) = public_url(env) {
         settings.public_url = url;
     }

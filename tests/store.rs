@@ -16,6 +16,8 @@ mod audit;
 mod catalog;
 #[path = "store/conversations.rs"]
 mod conversations;
+#[path = "store/credits.rs"]
+mod credits;
 #[path = "store/disk.rs"]
 mod disk;
 #[path = "store/homes.rs"]
@@ -34,10 +36,14 @@ mod machines_sweeps;
 mod migrations;
 #[path = "store/passes.rs"]
 mod passes;
+#[path = "store/queue.rs"]
+mod queue;
 #[path = "store/replicas.rs"]
 mod replicas;
 #[path = "store/runners.rs"]
 mod runners;
+#[path = "store/schedules.rs"]
+mod schedules;
 #[path = "store/secrets.rs"]
 mod secrets;
 #[path = "store/support.rs"]

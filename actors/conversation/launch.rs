@@ -20,8 +20,11 @@ use crate::machine::names;
 use crate::ports::World;
 use crate::ports::clock::after;
 use crate::ports::store::conversations::{Attach, Launch, NewConversation, NewMachine};
+use crate::ports::store::queue::ClaimedRequest;
 use crate::ports::store::{Committed, StoreError};
 use crate::runtimes;
+
+use super::spend;
 
 /// Where a new machine goes.
 pub(crate) struct Placed {
@@ -73,12 +76,19 @@ pub(crate) fn place(
 }
 
 /// Runs the gates and reserves.
-pub(crate) async fn open(engine: &Engine, caller: &Caller, request: LaunchRequest) -> Result<Opened, Refusal> {
+/// A start out of the queue shows its claim, and its rows carry the request (RUL-L-58).
+pub(crate) async fn open(
+    engine: &Engine,
+    caller: &Caller,
+    request: LaunchRequest,
+    claim: Option<&ClaimedRequest>,
+) -> Result<Opened, Refusal> {
     let gates = Gates {
         engine,
         world: engine.world(),
         caller,
         account: caller.account_id(),
+        claim,
     };
     gates.open(request).await
 }
@@ -88,6 +98,7 @@ struct Gates<'a> {
     world: &'a World,
     caller: &'a Caller,
     account: AccountId,
+    claim: Option<&'a ClaimedRequest>,
 }
 
 /// What the gates found out.
@@ -130,8 +141,9 @@ impl Gates<'_> {
         self.reserve(request, admitted).await
     }
 
-    /// Gates 1 to 9.
+    /// Gates 1 to 10. Where credits are on, money comes first (RUL-19a).
     async fn admit(&self, request: &LaunchRequest) -> Result<Admitted, Refusal> {
+        spend::require_credit(self.world, self.account).await?;
         if request
             .prompt
             .as_ref()
@@ -143,6 +155,7 @@ impl Gates<'_> {
         let agent = store.agent(self.account, request.agent_id).await.map_err(said)?;
         let agent = agent.ok_or(ErrorCode::NotFound)?;
         let config = &agent.config;
+        spend::refuse_limits(self.world)?;
         if !runtimes::is_enabled(config.runtime) {
             return Err(ErrorCode::RuntimeDisabled.into());
         }
@@ -287,8 +300,12 @@ impl Gates<'_> {
             audit: self.audit(request, "attach"),
             now: self.world.now(),
         };
-        let committed = self.world.store.attach(attach).await.map_err(said)?;
-        Ok(self.announce(committed))
+        let store = &self.world.store;
+        let committed = match self.claim {
+            None => store.attach(attach).await,
+            Some(claim) => store.attach_request(claim.clone(), attach).await,
+        };
+        Ok(self.announce(committed.map_err(said)?))
     }
 
     /// Gate 12: a home of this identity lives.
@@ -331,7 +348,11 @@ impl Gates<'_> {
             audit: self.audit(&request, "launch"),
             now,
         };
-        match world.store.launch(launch).await {
+        let reserved = match self.claim {
+            None => world.store.launch(launch).await,
+            Some(claim) => world.store.launch_request(claim.clone(), launch).await,
+        };
+        match reserved {
             Ok(committed) => Ok(Opened::Reserved(self.announce(committed))),
             // The race for the identity is lost: the winner's home is ours too.
             Err(StoreError::HomeTaken(home)) => self.attach_home(home, &request, &admitted).await,

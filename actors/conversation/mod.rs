@@ -28,6 +28,7 @@ mod reattach;
 mod replay;
 mod rows;
 mod spawn;
+mod spend;
 mod start;
 mod stop;
 mod terminate;

@@ -25,6 +25,7 @@ use crate::ports::store::turns::{Admit, QueueTurn};
 use crate::ports::store::{Committed, StoreError};
 
 use super::profile::Profile;
+use super::spend;
 
 /// What came of a prompt at the gates.
 enum Admission {
@@ -204,6 +205,8 @@ impl Gate {
             None => None,
         };
         let agent = Box::new(agent.ok_or(ErrorCode::NoAgent)?);
+        spend::refuse_limits(&self.world)?;
+        spend::require_credit(&self.world, self.conversation.account_id).await?;
         if self.reuse.is_some() && self.machine.status == MachineStatus::Ready {
             match self.admit(&self.machine).await {
                 Ok(turn) => {

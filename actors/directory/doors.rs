@@ -14,9 +14,10 @@ use crate::conversation::messages::{Ask, Deliver, Interrupt, Miss, StandDown, Te
 use crate::conversation::{Cause, ConversationActor, destroy_behind, launch, terminate};
 use crate::domain::account::{Actor as By, Caller, NewAudit, Scope};
 use crate::domain::conversation::Conversation;
+use crate::domain::schedule::Schedule;
 use crate::domain::turn::Prompt;
 use crate::domain::{ConversationId, ErrorCode, MachineId, Refusal};
-use crate::doors::{Answer, Doors, LaunchRequest, Launched};
+use crate::doors::{Answer, Doors, LaunchRequest, Launched, LaunchedOrQueued};
 use crate::machine::messages::Reset;
 use crate::ports::store::catalog::Fenced;
 
@@ -25,24 +26,22 @@ impl Doors for Engine {
         Box::pin(async move {
             self.check_open()?;
             let prompt = request.prompt.clone();
-            match launch::open(self, &caller, request).await? {
-                launch::Opened::Resumed(view) => Ok(Launched { view, resumed: true }),
-                launch::Opened::Reserved(view) => {
-                    self.server(view.conversation.id, view.machine.id, Cause::Launch);
-                    Ok(Launched { view, resumed: false })
-                }
-                launch::Opened::Attached(view) => {
-                    let id = view.conversation.id;
-                    let Some(prompt) = prompt else {
-                        return Ok(Launched { view, resumed: false });
-                    };
-                    // The attach stands whatever becomes of its first prompt (RUL-L-82).
-                    self.deliver_prompt(&caller, &view.conversation, prompt).await?;
-                    let fresh = self.world().store.conversation_view(caller.account_id(), id).await;
-                    let view = fresh.map_err(|error| error.refusal())?.unwrap_or(view);
-                    Ok(Launched { view, resumed: false })
-                }
-            }
+            let opened = launch::open(self, &caller, request, None).await?;
+            self.serve_opened(&caller, prompt, opened).await
+        })
+    }
+
+    fn launch_or_queue(&self, caller: Caller, request: LaunchRequest) -> Answer<'_, LaunchedOrQueued> {
+        Box::pin(async move {
+            self.check_open()?;
+            self.launch_or_wait(&caller, request).await
+        })
+    }
+
+    fn run_schedule(&self, caller: Caller, schedule: Schedule) -> Answer<'_, ConversationId> {
+        Box::pin(async move {
+            self.check_open()?;
+            self.run_schedule_now(&caller, &schedule).await
         })
     }
 
@@ -194,7 +193,7 @@ impl Doors for Engine {
 
 impl Engine {
     /// A process that is ending takes no new work.
-    fn check_open(&self) -> Result<(), Refusal> {
+    pub(super) fn check_open(&self) -> Result<(), Refusal> {
         match self.inner.stopping.load(Ordering::Acquire) {
             true => Err(ErrorCode::SandboxUnavailable.into()),
             false => Ok(()),
@@ -210,7 +209,39 @@ impl Engine {
         }
     }
 
-    async fn deliver_prompt(&self, caller: &Caller, row: &Conversation, prompt: Prompt) -> Result<(), Refusal> {
+    /// What follows a reservation or an attach: a server, or the first prompt.
+    pub(super) async fn serve_opened(
+        &self,
+        caller: &Caller,
+        prompt: Option<Prompt>,
+        opened: launch::Opened,
+    ) -> Result<Launched, Refusal> {
+        match opened {
+            launch::Opened::Resumed(view) => Ok(Launched { view, resumed: true }),
+            launch::Opened::Reserved(view) => {
+                self.server(view.conversation.id, view.machine.id, Cause::Launch);
+                Ok(Launched { view, resumed: false })
+            }
+            launch::Opened::Attached(view) => {
+                let id = view.conversation.id;
+                let Some(prompt) = prompt else {
+                    return Ok(Launched { view, resumed: false });
+                };
+                // The attach stands whatever becomes of its first prompt (RUL-L-82).
+                self.deliver_prompt(caller, &view.conversation, prompt).await?;
+                let fresh = self.world().store.conversation_view(caller.account_id(), id).await;
+                let view = fresh.map_err(|error| error.refusal())?.unwrap_or(view);
+                Ok(Launched { view, resumed: false })
+            }
+        }
+    }
+
+    pub(super) async fn deliver_prompt(
+        &self,
+        caller: &Caller,
+        row: &Conversation,
+        prompt: Prompt,
+    ) -> Result<(), Refusal> {
         let size = ("prompt_bytes", prompt.text.len().into());
         let images = ("images", prompt.images.len().into());
         let ask = Ask {

@@ -77,6 +77,12 @@ vocabulary! {
         RunnerAlreadyConnected = "runner_already_connected",
         RunnerNameMismatch = "runner_name_mismatch",
         ConfigurationChanged = "configuration_changed",
+        BillingDisabled = "billing_disabled",
+        InvalidLimit = "invalid_limit",
+        InvalidRole = "invalid_role",
+        CannotChangeOwnRole = "cannot_change_own_role",
+        CannotSuspendSelf = "cannot_suspend_self",
+        NotComped = "not_comped",
     }
 }
 
@@ -213,6 +219,12 @@ fn sentence(code: ErrorCode) -> &'static str {
         C::RunnerAlreadyConnected => "a runner of this name is connected already",
         C::RunnerNameMismatch => "the key is bound to another runner name",
         C::ConfigurationChanged => "the configuration changed meanwhile; try again",
+        C::BillingDisabled => "this server has no billing",
+        C::InvalidLimit => "the limit is a whole number, 0 or more, or null",
+        C::InvalidRole => "the role is admin or user",
+        C::CannotChangeOwnRole => "administrators cannot change their own role",
+        C::CannotSuspendSelf => "administrators cannot suspend themselves",
+        C::NotComped => "the account is not comped",
     }
 }
 

@@ -44,6 +44,10 @@ ids! {
     RunnerId,
     /// One row of the operation journal.
     OperationId,
+    /// A request of the launch queue (lifecycle 2.7).
+    QueueRequestId,
+    /// A prompt that is sent by the clock (lifecycle 7).
+    ScheduleId,
 }
 
 /// The text is not a hyphenated UUID. At a door that is the same as "no such row" (http-api 1.2).

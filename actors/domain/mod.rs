@@ -3,6 +3,8 @@
 pub mod account;
 pub mod agent;
 pub mod conversation;
+pub mod credit;
+pub mod cron;
 pub mod environment;
 pub mod error;
 pub mod event;
@@ -11,7 +13,9 @@ pub mod machine;
 pub mod operation;
 pub mod policy;
 pub mod process;
+pub mod queue;
 pub mod runner;
+pub mod schedule;
 pub mod settings;
 pub mod turn;
 

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use crate::domain::credit::CreditSettings;
 use crate::domain::machine::Provider;
 
 const fn seconds(n: u64) -> Duration {
@@ -33,6 +34,17 @@ pub struct Settings {
     pub max_lifetime: Option<Duration>,
     pub cap_ceiling: i64,
     pub fleet_ceiling: i64,
+    /// None: credits are switched off (CREDITS_ENABLED).
+    pub credits: Option<CreditSettings>,
+    /// The operator set ceilings for single turns. Nothing enforces them yet, so no launch and no prompt is taken then
+    /// (lifecycle 2.8).
+    pub execution_limits: bool,
+    /// Requests of one account that may wait for a slot; 0: none may.
+    pub queue_max_depth: i64,
+    /// How long a request waits at most.
+    pub queue_max_wait: Duration,
+    /// After which a claim on a request counts as its owner's death (lifecycle 2.7).
+    pub queue_claim_timeout: Duration,
 
     /// Lease lengths, and how they are renewed and waited for (lifecycle 3.3).
     pub lease_ttl: Duration,
@@ -118,6 +130,11 @@ impl Default for Settings {
             max_lifetime: None,
             cap_ceiling: 20,
             fleet_ceiling: 20,
+            credits: None,
+            execution_limits: false,
+            queue_max_depth: 10,
+            queue_max_wait: seconds(60 * 60),
+            queue_claim_timeout: seconds(300),
             lease_ttl: seconds(60),
             park_lease_ttl: seconds(120),
             renewal_divisor: 3,

@@ -164,6 +164,9 @@ async fn close<'s>(
             lease.finished();
             let mut finished = committed.announce(world.bus.as_ref());
             let machine = &finished.machine;
+            if !machine.is_counted() {
+                world.bus.slot_freed(); // INV-102: after the commit
+            }
             // The fence shows on the row whatever the operation wrote; a destroy that could not be confirmed is left to
             // the sweep, or it would run in circles.
             if !was_for_doomed && !machine.status.is_terminal() && machine.transition == Some(Transition::Destroying) {

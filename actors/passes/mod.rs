@@ -5,13 +5,16 @@
 //! machine's owner, who claims, re-reads and may refuse. One run at a time; activations during a run become one more.
 
 mod adoption;
+mod credits;
 mod debts;
 mod expiry;
 mod lease;
 mod overdue;
 mod permissions;
+mod queue;
 pub mod reaper;
 mod retention;
+mod schedules;
 mod stuck_turns;
 mod sweep;
 
@@ -46,6 +49,10 @@ pub trait Replica: Send + Sync {
     fn is_occupied(&self, machine: MachineId) -> LocalBoxFuture<'_, bool>;
     /// The machine's owner, started if there is none.
     fn owner(&self, machine: MachineId) -> Addr<MachineActor>;
+    /// The doors, for passes that launch and prompt. None: those passes only tidy up.
+    fn engine(&self) -> Option<Engine> {
+        None
+    }
 }
 
 impl Replica for Engine {
@@ -63,6 +70,10 @@ impl Replica for Engine {
 
     fn owner(&self, machine: MachineId) -> Addr<MachineActor> {
         self.machine(machine)
+    }
+
+    fn engine(&self) -> Option<Engine> {
+        Some(self.clone())
     }
 }
 
@@ -101,6 +112,10 @@ enum Step {
 /// One kind of sweeping.
 trait Pass: 'static {
     const NAME: &'static str;
+
+    /// Every process may run it, at once: its rows are claimed one by one, and what makes it run may be known in one
+    /// process only.
+    const SHARED: bool = false;
 
     /// How often it runs by itself.
     fn every(&self) -> Duration;
@@ -180,6 +195,9 @@ impl<P: Pass> Driver<P> {
 
 /// One run, if no other process has the pass.
 async fn under_lease<P: Pass>(pass: Rc<P>, lease: Rc<PassLease>, rest: Duration) -> Tally {
+    if P::SHARED {
+        return pass.run(lease).await;
+    }
     let began = Instant::now();
     if !lease.take().await {
         tracing::debug!(pass = P::NAME, "pass {} is run by another process", P::NAME);
@@ -254,6 +272,9 @@ pub struct Passes {
     reaper: Recipients,
     stuck_turns: Recipients,
     retention: Recipients,
+    queue: Recipients,
+    schedules: Recipients,
+    credits: Recipients,
 }
 
 #[derive(Clone)]
@@ -288,6 +309,8 @@ impl Passes {
         let parts = || (world.clone(), Arc::clone(replica));
         let adoption = Recipients::of(adoption::Adoption::new(parts()), world);
         adoption::follow_runners(world, adoption.run.clone());
+        let queue = Recipients::of(queue::Queue::new(parts()), world);
+        queue::follow_slots(world, queue.run.clone());
         Self {
             adoption,
             sweep: Recipients::of(sweep::Sweep::new(parts()), world),
@@ -297,6 +320,9 @@ impl Passes {
             reaper: Recipients::of(reaper::Reaper::new(parts()), world),
             stuck_turns: Recipients::of(stuck_turns::StuckTurns::new(parts()), world),
             retention: Recipients::of(retention::Retention::new(world.clone()), world),
+            queue,
+            schedules: Recipients::of(schedules::Schedules::new(parts()), world),
+            credits: Recipients::of(credits::Credits::new(parts()), world),
         }
     }
 
@@ -340,6 +366,21 @@ impl Passes {
         self.retention.run().await
     }
 
+    /// Starts launches that waited for a slot. When one became free, and every five minutes (lifecycle 2.7).
+    pub async fn drain_queue(&self) -> Tally {
+        self.queue.run().await
+    }
+
+    /// Sends the prompts of schedules that are due. Every half minute (RUL-L-59).
+    pub async fn tick_schedules(&self) -> Tally {
+        self.schedules.run().await
+    }
+
+    /// Bills closed turns and ends grants. Every ten minutes.
+    pub async fn bill(&self) -> Tally {
+        self.credits.run().await
+    }
+
     /// Stops all passes.
     pub async fn stop(&self) {
         let passes = [
@@ -351,6 +392,9 @@ impl Passes {
             &self.reaper,
             &self.stuck_turns,
             &self.retention,
+            &self.queue,
+            &self.schedules,
+            &self.credits,
         ];
         for pass in passes {
             // One that is gone has stopped.

@@ -30,12 +30,23 @@ pub trait Bus: Send + Sync {
     /// Follows a topic. The value is the newest id announced since somebody followed it, 0 before the first.
     /// Subscribe first, then read the backlog, or an event falls in between (P60).
     fn subscribe(&self, topic: Topic) -> watch::Receiver<EventId>;
+
+    /// A machine stopped counting, or a limit was raised: somebody in the launch queue may have room now (INV-102). A
+    /// bus that does not pass it on costs a waiting launch up to one interval of the queue pass.
+    fn slot_freed(&self) {}
+
+    /// Follows [`Bus::slot_freed`]: the count of announcements so far. A bus that passes nothing on answers one that is
+    /// closed.
+    fn slots(&self) -> watch::Receiver<u64> {
+        watch::channel(0).1
+    }
 }
 
 /// The bus of one process: a watch per followed topic, gone when nobody follows it.
 #[derive(Default)]
 pub struct InProcessBus {
     topics: Mutex<Topics>,
+    slots: watch::Sender<u64>,
 }
 
 #[derive(Default)]
@@ -92,6 +103,14 @@ impl Bus for InProcessBus {
             topics.sweep_at = topics.followed.len() * 2;
         }
         topics.followed.entry(topic).or_default().subscribe()
+    }
+
+    fn slot_freed(&self) {
+        self.slots.send_modify(|freed| *freed += 1);
+    }
+
+    fn slots(&self) -> watch::Receiver<u64> {
+        self.slots.subscribe()
     }
 }
 

@@ -113,10 +113,7 @@ pub async fn targets(store: &SqlStore, rng: &dyn Rng, count: usize) -> anyhow::R
             },
             prompt: None,
             pending_until: now() + std::time::Duration::from_secs(3600),
-            limits: Limits {
-                fleet: i64::MAX,
-                cap: i64::MAX,
-            },
+            limits: Limits::flat(i64::MAX, i64::MAX),
             audit: audit(account, "conversation.created"),
             now: now(),
         };

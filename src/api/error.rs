@@ -122,7 +122,8 @@ fn answer(code: ErrorCode) -> (StatusCode, Option<u32>) {
         | C::InferenceCredentialNotFound
         | C::ParentConversationNotFound
         | C::SandboxNotFound
-        | C::RunnersDisabled => (StatusCode::NOT_FOUND, None),
+        | C::RunnersDisabled
+        | C::BillingDisabled => (StatusCode::NOT_FOUND, None),
         C::ConversationModelDiffers
         | C::NoRunnerOnline
         | C::SandboxAtCapacity
@@ -162,7 +163,12 @@ fn answer(code: ErrorCode) -> (StatusCode, Option<u32>) {
         | C::NoAgent
         | C::RuntimeDisabled
         | C::OptionIdRequired
-        | C::UnknownOption => (StatusCode::UNPROCESSABLE_ENTITY, None),
+        | C::UnknownOption
+        | C::InvalidLimit
+        | C::InvalidRole
+        | C::CannotChangeOwnRole
+        | C::CannotSuspendSelf
+        | C::NotComped => (StatusCode::UNPROCESSABLE_ENTITY, None),
         C::SandboxQuotaExceeded => (StatusCode::TOO_MANY_REQUESTS, None),
         C::InternalError => (StatusCode::INTERNAL_SERVER_ERROR, None),
         C::FleetFull => (StatusCode::SERVICE_UNAVAILABLE, Some(60)),
@@ -192,6 +198,13 @@ fn refusal_body(refusal: &Refusal) -> Map<String, Value> {
     }
     let mut extra = |key: &str, value: Value| body.insert(key.into(), value);
     match refusal {
+        Refusal::Plain(ErrorCode::BillingDisabled) => {
+            extra("billing", "disabled".into());
+        }
+        // Nobody can pay here yet; the field that clients look for says so.
+        Refusal::Plain(ErrorCode::InsufficientCredits) => {
+            extra("upgrade_url", Value::Null);
+        }
         Refusal::Plain(_) | Refusal::Because { .. } => {}
         Refusal::Validation(faults) => {
             extra("errors", json!(faults));

@@ -101,6 +101,12 @@ not_a_websocket 400 - +message
 runner_already_connected 409 - +message
 runner_name_mismatch 403 - +message
 configuration_changed 409 - +message
+billing_disabled 404 - +message
+invalid_limit 422 - +message
+invalid_role 422 - +message
+cannot_change_own_role 422 - +message
+cannot_suspend_self 422 - +message
+not_comped 422 - +message
 ";
 
 #[test]
@@ -110,6 +116,8 @@ fn every_code_has_its_status_and_retry_after() {
         let shown = shown(&(*code).into());
         let body = match code {
             ErrorCode::InternalError => r#"{"error":"internal_error","request_id":"r1"}"#.to_owned(),
+            ErrorCode::BillingDisabled => r#"{"error":"billing_disabled","billing":"disabled"}"#.to_owned(),
+            ErrorCode::InsufficientCredits => r#"{"error":"insufficient_credits","upgrade_url":null}"#.to_owned(),
             code => format!(r#"{{"error":"{code}"}}"#),
         };
         table.push_str(&format!("{code} {}\n", shown.replacen(&format!(" {body}"), "", 1)));

@@ -1,15 +1,18 @@
 //! `GET /api/auth/me`: the key check of every client, and so a bare object (http-api 1.1, 5.2).
 
 use actix_web::http::StatusCode;
+use actix_web::web::Data;
 use serde_json::json;
 
 use super::auth::Signed;
+use super::state::AppState;
 use super::wire::{Reply, bare, seconds};
 use fountain_actors::domain::account::Account;
 
-/// What is switched off here is told as absent: no billing, no broker, no connections.
-pub async fn show(caller: Signed) -> Reply {
+/// What is switched off here is told as absent: billing without credits, broker, connections.
+pub async fn show(state: Data<AppState>, caller: Signed) -> Reply {
     let account = &caller.account;
+    let comped = state.settings.credits.is_some().then_some(account.comped);
     bare(
         StatusCode::OK,
         json!({
@@ -18,7 +21,7 @@ pub async fn show(caller: Signed) -> Reply {
             "role": role(account),
             "email_verified": account.email_verified_at.is_some(),
             "onboarding_completed": true,
-            "comped": null,
+            "comped": comped,
             "brokered": false,
             "connections_enabled": false,
             "connections_manageable": false,

@@ -5,9 +5,11 @@
 //! [`error`] alone turns a refusal into HTTP. [`routes`] is the table of all routes, as data; [`sse`] follows a
 //! conversation for a client. Mount everything with [`configure`]; spawn [`stamps::write_stamps`] once per process.
 
+pub mod admin;
 pub mod agents;
 pub mod api_keys;
 pub mod auth;
+pub mod billing;
 pub mod body;
 pub mod catalog;
 pub mod conversations;
@@ -22,7 +24,9 @@ pub mod query;
 pub mod routes;
 pub mod runners;
 pub mod runners_ws;
+pub mod sandbox_queue;
 pub mod sandboxes;
+pub mod schedules;
 pub mod secrets;
 pub mod sse;
 pub mod stamps;

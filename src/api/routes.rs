@@ -7,8 +7,8 @@ use actix_web::http::Method;
 use actix_web::{Route as Handler, web};
 
 use super::{
-    agents, api_keys, catalog, conversations, environments, events, health, me, runners, runners_ws, sandboxes, turns,
-    vaults,
+    admin, agents, api_keys, billing, catalog, conversations, environments, events, health, me, runners, runners_ws,
+    sandbox_queue, sandboxes, schedules, turns, vaults,
 };
 
 /// Who may call a route (http-api 1.3).
@@ -141,6 +141,24 @@ pub fn routes() -> Vec<Route> {
         row!(GET "/api/runners" Full runners::list),
         row!(POST "/api/runners/keys" Full runners::create_key),
         row!(DELETE "/api/runners/{id}" Full runners::delete),
+        row!(GET "/api/sandbox-queue" Any sandbox_queue::list),
+        row!(GET "/api/sandbox-queue/{id}" Any sandbox_queue::show),
+        row!(DELETE "/api/sandbox-queue/{id}" Any sandbox_queue::cancel),
+        row!(GET "/api/team/schedules" Any schedules::all),
+        row!(GET "/api/team/{agent_id}/schedules" Any schedules::list),
+        row!(POST "/api/team/{agent_id}/schedules" Any schedules::create),
+        row!(GET "/api/team/{agent_id}/schedules/{id}" Any schedules::show),
+        row!(PATCH "/api/team/{agent_id}/schedules/{id}" Any schedules::update),
+        row!(DELETE "/api/team/{agent_id}/schedules/{id}" Any schedules::delete),
+        row!(POST "/api/team/{agent_id}/schedules/{id}/run" Any schedules::run),
+        row!(GET "/api/account/billing" Full billing::show),
+        row!(GET "/api/admin/users" Admin admin::users::list),
+        row!(GET "/api/admin/users/{id}" Admin admin::users::show),
+        row!(POST "/api/admin/users/{id}/role" Admin admin::users::role),
+        row!(POST "/api/admin/users/{id}/sandbox-limit" Admin admin::users::sandbox_limit),
+        row!(POST "/api/admin/users/{id}/comp" Admin admin::users::comp),
+        row!(POST "/api/admin/users/{id}/credits" Admin admin::users::grant),
+        row!(POST "/api/admin/users/{id}/suspend" Admin admin::users::suspend),
     ]
 }
 

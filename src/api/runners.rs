@@ -44,6 +44,8 @@ pub async fn delete(state: Data<AppState>, caller: Signed, id: PathId<RunnerId>)
         .forget_runner(caller.account_id(), id.0, state.now())
         .await?;
     state.runners.disconnect(id.0);
+    // What was fenced on it ended with it (RUL-L-95).
+    state.bus.slot_freed();
     wire::nothing()
 }
 

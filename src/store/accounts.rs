@@ -3,7 +3,7 @@
 //! A key is known by its SHA-256 alone. Look-ups answer revoked and expired keys too: what they are worth is the
 //! door's judgement. When a key was last used is never written on a request's path.
 
-mod rows;
+pub(super) mod rows;
 
 use diesel::prelude::*;
 use diesel::sql_types::{Nullable, Text};

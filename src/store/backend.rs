@@ -11,7 +11,7 @@ mod locks;
 
 pub use connect::{ConnectFailed, Manager, Target, Tls, Use};
 pub use fault::{Fault, violated};
-pub use locks::{lease_clock, lock_account, lock_events, lock_fleet, lock_machine};
+pub use locks::{lease_clock, lock_account, lock_events, lock_fleet, lock_machine, lock_queue};
 
 pub(super) use connect::migration_connection;
 pub(super) use fault::classify;

@@ -32,6 +32,7 @@ vocabularies! {
     fountain_actors::domain::conversation::ConversationStatus,
     fountain_actors::domain::conversation::SandboxApiAccess,
     fountain_actors::domain::conversation::Source,
+    fountain_actors::domain::credit::LedgerKind,
     fountain_actors::domain::environment::NetworkingType,
     fountain_actors::domain::event::EventKind,
     fountain_actors::domain::event::RawStream,
@@ -45,6 +46,9 @@ vocabularies! {
     fountain_actors::domain::machine::Transition,
     fountain_actors::domain::operation::Outcome,
     fountain_actors::domain::operation::Verb,
+    fountain_actors::domain::queue::RequestKind,
+    fountain_actors::domain::queue::RequestSource,
+    fountain_actors::domain::queue::RequestStatus,
     fountain_actors::domain::turn::Origin,
     fountain_actors::domain::turn::TurnStatus,
 }

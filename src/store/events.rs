@@ -91,6 +91,13 @@ impl Outbox {
         Ok(())
     }
 
+    /// Adds everything that another part of the transaction announces.
+    pub fn append(&mut self, other: Self) {
+        self.events.extend(other.events);
+        self.audits.extend(other.audits);
+        self.usage.extend(other.usage);
+    }
+
     /// How many events there are so far.
     pub fn len(&self) -> usize {
         self.events.len()

@@ -14,13 +14,16 @@ pub mod secrets;
 mod accounts;
 mod catalog;
 mod conversations;
+mod credits;
 mod events;
 pub mod inspect;
 mod machines;
 mod migrations;
 mod passes;
+mod queue;
 mod replicas;
 mod runners_rows;
+mod schedules;
 mod transcript;
 mod turns;
 

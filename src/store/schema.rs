@@ -15,6 +15,7 @@ diesel::table! {
         deleting_at -> Nullable<Timestamp>,
         inserted_at -> Timestamp,
         updated_at -> Timestamp,
+        credit_balance -> BigInt,
     }
 }
 
@@ -199,6 +200,7 @@ diesel::table! {
         last_read_at -> Nullable<Timestamp>,
         inserted_at -> Timestamp,
         updated_at -> Timestamp,
+        queue_request_id -> Nullable<Text>,
     }
 }
 
@@ -358,6 +360,10 @@ diesel::table! {
         holder -> Nullable<Text>,
         epoch -> BigInt,
         until -> Nullable<Timestamp>,
+    }
+}
+
+diesel::table! {
     replicas (holder) {
         holder -> Text,
         url -> Text,
@@ -375,6 +381,66 @@ diesel::table! {
     }
 }
 
+diesel::table! {
+    credit_ledger (id) {
+        id -> BigInt,
+        account_id -> Text,
+        kind -> Text,
+        amount -> BigInt,
+        reference -> Text,
+        expires_at -> Nullable<Timestamp>,
+        note -> Nullable<Text>,
+        inserted_at -> Timestamp,
+    }
+}
+
+diesel::table! {
+    credit_marks (name) {
+        name -> Text,
+        since -> Timestamp,
+        usage_id -> BigInt,
+    }
+}
+
+diesel::table! {
+    sandbox_requests (id) {
+        id -> Text,
+        account_id -> Text,
+        agent_id -> Text,
+        kind -> Text,
+        status -> Text,
+        source -> Text,
+        schedule_id -> Nullable<Text>,
+        launch -> Nullable<Text>,
+        conversation_id -> Nullable<Text>,
+        error -> Nullable<Text>,
+        inserted_at -> Timestamp,
+        updated_at -> Timestamp,
+    }
+}
+
+diesel::table! {
+    schedules (id) {
+        id -> Text,
+        account_id -> Text,
+        agent_id -> Text,
+        name -> Nullable<Text>,
+        cron -> Text,
+        prompt -> Text,
+        one_off -> Bool,
+        enabled -> Bool,
+        next_run_at -> Nullable<Timestamp>,
+        last_run_at -> Nullable<Timestamp>,
+        last_conversation_id -> Nullable<Text>,
+        last_error -> Nullable<Text>,
+        firing_at -> Nullable<Timestamp>,
+        firing_since -> Nullable<Timestamp>,
+        firing_not_before -> Nullable<Timestamp>,
+        inserted_at -> Timestamp,
+        updated_at -> Timestamp,
+    }
+}
+
 diesel::joinable!(agents -> environments (environment_id));
 diesel::joinable!(api_keys -> accounts (account_id));
 diesel::joinable!(conversations -> machines (machine_id));
@@ -389,6 +455,8 @@ diesel::allow_tables_to_appear_in_same_query!(
     api_keys,
     audit_events,
     conversations,
+    credit_ledger,
+    credit_marks,
     data_keys,
     distrusted_checkpoints,
     environments,
@@ -399,6 +467,8 @@ diesel::allow_tables_to_appear_in_same_query!(
     processes,
     replicas,
     runners,
+    sandbox_requests,
+    schedules,
     secrets,
     turn_images,
     turns,

@@ -9,10 +9,12 @@
 mod actions;
 mod bodies;
 mod gates;
+mod launches;
 mod logs;
 mod resources;
 mod socket;
 mod store;
+mod store_launches;
 mod store_passes;
 mod store_replicas;
 mod stream;

@@ -45,6 +45,7 @@ pub struct Tables {
     pub events: Vec<(AccountId, LogEvent)>,
     pub machines: Vec<(AccountId, MachineView)>,
     pub runners: Vec<Runner>,
+    pub launches: crate::store_launches::LaunchTables,
 }
 
 impl Tables {
@@ -83,7 +84,7 @@ impl Rows {
         edit(&mut self.tables.lock().unwrap())
     }
 
-    fn ask<T: Send + 'static>(&self, ask: impl FnOnce(&mut Tables) -> Result<T, StoreError>) -> Answer<'_, T> {
+    pub fn ask<T: Send + 'static>(&self, ask: impl FnOnce(&mut Tables) -> Result<T, StoreError>) -> Answer<'_, T> {
         assert!(!self.cursed.load(Ordering::SeqCst), "the planned panic of a test");
         let answer = if self.down.load(Ordering::SeqCst) {
             Err(StoreError::Unavailable {
@@ -115,7 +116,7 @@ pub fn not_here<T: 'static>(op: &'static str) -> Answer<'static, T> {
     })
 }
 
-fn plain<T>(value: T) -> Committed<T> {
+pub fn plain<T>(value: T) -> Committed<T> {
     Committed {
         value,
         cursors: Vec::new(),

@@ -17,11 +17,13 @@ use fountain_actors::domain::conversation::*;
 use fountain_actors::domain::environment::*;
 use fountain_actors::domain::event::*;
 use fountain_actors::domain::machine::*;
+use fountain_actors::domain::queue::*;
 use fountain_actors::domain::runner::*;
+use fountain_actors::domain::schedule::{Schedule, ScheduleConfig};
 use fountain_actors::domain::settings::Settings;
 use fountain_actors::domain::turn::*;
 use fountain_actors::domain::*;
-use fountain_actors::doors::{Answer, Doors, LaunchRequest, Launched};
+use fountain_actors::doors::{Answer, Doors, LaunchRequest, Launched, LaunchedOrQueued};
 use fountain_actors::ports::store::catalog::Fenced;
 use fountain_actors::ports::store::machines::{MachineTenant, MachineView};
 use fountain_actors::ports::{Bus, Clock, Cursor, Rng, RunnerPresence, Topic};
@@ -150,6 +152,24 @@ fn answered<T: 'static>(answer: Result<T, Refusal>) -> Answer<'static, T> {
     Box::pin(async move { answer })
 }
 
+/// A request in its line.
+fn waiting(account: AccountId, agent: AgentId, id: QueueRequestId) -> SandboxRequest {
+    SandboxRequest {
+        id,
+        account_id: account,
+        agent_id: agent,
+        kind: RequestKind::Start,
+        status: RequestStatus::Queued,
+        source: RequestSource::Api,
+        schedule_id: None,
+        launch: None,
+        conversation_id: None,
+        error: None,
+        inserted_at: start(),
+        updated_at: start(),
+    }
+}
+
 impl Doors for NotingDoors {
     fn launch(&self, caller: Caller, request: LaunchRequest) -> Answer<'_, Launched> {
         self.launches.lock().unwrap().push(request.clone());
@@ -170,6 +190,24 @@ impl Doors for NotingDoors {
             let view = found.ok_or(Refusal::from(ErrorCode::NotFound))?;
             Ok(Launched { view, resumed })
         }))
+    }
+    fn launch_or_queue(&self, caller: Caller, request: LaunchRequest) -> Answer<'_, LaunchedOrQueued> {
+        let waits = |refusal: &Refusal| Setback::of(refusal.code()) == Setback::NoRoom;
+        if self.refusal.lock().unwrap().as_ref().is_some_and(waits) {
+            let request = waiting(caller.account.id, request.agent_id, QueueRequestId(uuid::Uuid::nil()));
+            let position = Some(1);
+            return answered(Ok(LaunchedOrQueued::Queued(RequestView { request, position })));
+        }
+        let launched = self.launch(caller, request);
+        Box::pin(async move { launched.await.map(LaunchedOrQueued::Launched) })
+    }
+    fn run_schedule(&self, caller: Caller, schedule: Schedule) -> Answer<'_, ConversationId> {
+        let team = self.rows.edit(|t| {
+            let mut own = t.conversations.iter().map(|view| &view.conversation);
+            own.find(|row| row.account_id == caller.account.id).map(|row| row.id)
+        });
+        let noted = self.note(format!("run {}", schedule.id));
+        answered(noted.and_then(|()| team.ok_or(ErrorCode::NotFound.into())))
     }
     fn prompt(&self, caller: Caller, id: ConversationId, prompt: Prompt) -> Answer<'_, ()> {
         let own = self.own(&caller, id);
@@ -232,6 +270,16 @@ pub struct Tenant {
     pub other: ConversationId,
     pub turn: TurnId,
     pub runner: RunnerId,
+}
+
+impl Tenant {
+    pub fn request(&self) -> QueueRequestId {
+        QueueRequestId(self.runner.0)
+    }
+
+    pub fn schedule(&self) -> ScheduleId {
+        ScheduleId(self.turn.0)
+    }
 }
 
 pub struct World {
@@ -406,7 +454,34 @@ fn seed(rows: &Rows, n: u64) -> Tenant {
     seed_keys(rows, &tenant, n);
     seed_catalog(rows, &tenant, n);
     seed_work(rows, &tenant, n);
+    seed_launches(rows, &tenant);
     tenant
+}
+
+fn seed_launches(rows: &Rows, tenant: &Tenant) {
+    rows.edit(|t| {
+        let request = waiting(tenant.account, tenant.agent, tenant.request());
+        t.launches.requests.push(request);
+        t.launches.schedules.push(Schedule {
+            id: tenant.schedule(),
+            account_id: tenant.account,
+            agent_id: tenant.agent,
+            config: ScheduleConfig {
+                name: None,
+                cron: "@hourly".into(),
+                prompt: "go".into(),
+                one_off: false,
+                enabled: true,
+            },
+            next_run_at: Some(start()),
+            last_run_at: None,
+            last_conversation_id: None,
+            last_error: None,
+            firing: None,
+            inserted_at: start(),
+            updated_at: start(),
+        });
+    });
 }
 
 fn seed_keys(rows: &Rows, tenant: &Tenant, n: u64) {

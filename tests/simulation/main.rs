@@ -17,7 +17,9 @@ mod conversation_faults;
 mod conversation_recovery;
 mod conversation_stop;
 mod conversation_turns;
+mod credits;
 mod destroy;
+mod launch_queue;
 mod lease;
 mod park;
 mod passes;
@@ -25,6 +27,7 @@ mod passes_debts;
 mod passes_reaper;
 #[path = "../audit/provider.rs"]
 mod provider;
+mod schedules;
 mod seam;
 mod wake;
 mod warm;

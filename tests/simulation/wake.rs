@@ -249,7 +249,7 @@ async fn inv_100_a_wake_at_the_cap_is_refused_before_the_provider_is_asked_to_re
     let sim = Sim::start().await;
     let home = sim.asleep(MachineMode::Persistent).await;
     let mut ask = sim.ensure_up(home);
-    ask.limits = Limits { fleet: 100, cap: 0 };
+    ask.limits = Limits::flat(100, 0);
     let answer = sim.here.owner(home.machine).send(ask).await.unwrap();
     assert_eq!(code(answer), ErrorCode::SandboxQuotaExceeded);
     assert_eq!(sim.fake.requests(Op::Resume), 0);

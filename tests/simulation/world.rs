@@ -30,8 +30,8 @@ use fountain_actors::passes::Replica;
 use fountain_actors::ports::bus::InProcessBus;
 use fountain_actors::ports::meter::NoMeter;
 use fountain_actors::ports::presence::NoRunners;
-use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::sandbox::SandboxAdapter as _;
+use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::store::accounts::{AccountStore, NewAccount};
 use fountain_actors::ports::store::catalog::CatalogStore;
 use fountain_actors::ports::store::conversations::{ConversationStore, Launch, Limits, NewConversation, NewMachine};
@@ -441,7 +441,7 @@ impl Sim {
 
 /// Far above what a test uses.
 pub fn limits() -> Limits {
-    Limits { fleet: 100, cap: 100 }
+    Limits::flat(100, 100)
 }
 
 pub fn reset() -> Reset {

@@ -36,7 +36,7 @@ use fountain_actors::ports::store::{
 use crate::support::{Backend, id};
 
 /// Room for everything.
-pub const ROOMY: Limits = Limits { fleet: 1000, cap: 1000 };
+pub const ROOMY: Limits = Limits::flat(1000, 1000);
 pub const TTL: Duration = Duration::from_secs(60);
 
 /// One account with one agent.

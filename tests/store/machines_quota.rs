@@ -23,7 +23,7 @@ fn wake() -> Purpose {
 #[actix::test]
 async fn inv_51_inv_102_a_slot_is_held_until_the_delete_is_confirmed() {
     for lab in Lab::all().await {
-        let one = Limits { fleet: 100, cap: 1 };
+        let one = Limits::flat(100, 1);
         let tight = || Launch {
             limits: one,
             ..lab.new_launch(EPHEMERAL, None)
@@ -67,7 +67,7 @@ async fn r_04_two_wakes_at_the_last_slot_and_exactly_one_passes() {
             lab.park(machine).await;
             parked.push(machine);
         }
-        let limits = Limits { fleet: 100, cap: 1 };
+        let limits = Limits::flat(100, 1);
         let answers = join_all(
             parked
                 .iter()
@@ -89,7 +89,7 @@ async fn inv_101_rul_l_71_a_wake_is_counted_from_its_claim_and_never_twice() {
     for lab in Lab::all().await {
         let machine = lab.up(EPHEMERAL).await.machine.id;
         lab.park(machine).await;
-        let limits = Limits { fleet: 100, cap: 1 };
+        let limits = Limits::flat(100, 1);
         lab.claim(machine, Purpose::Wake { limits }).await;
         let full = Launch {
             limits,
@@ -117,7 +117,7 @@ async fn inv_101_rul_l_71_a_wake_is_counted_from_its_claim_and_never_twice() {
 #[actix::test]
 async fn p73_fifty_launches_at_once_against_a_cap_of_five_make_five() {
     for lab in Lab::all().await {
-        let limits = Limits { fleet: 1000, cap: 5 };
+        let limits = Limits::flat(1000, 5);
         let launches = (0..50).map(|_| {
             lab.store().launch(Launch {
                 limits,
@@ -145,7 +145,7 @@ async fn lifecycle_8_fleet_before_suspension_before_cap_and_the_override_wins() 
             limits,
             ..lab.new_launch(EPHEMERAL, None)
         };
-        let (full, closed) = (Limits { fleet: 0, cap: 0 }, Limits { fleet: 9, cap: 0 });
+        let (full, closed) = (Limits::flat(0, 0), Limits::flat(9, 0));
         lab.limit_account(None, true);
         assert_eq!(refused(lab.store().launch(with(full)).await), ErrorCode::FleetFull);
         assert_eq!(
@@ -204,7 +204,7 @@ async fn rul_l_70_the_count_in_sql_is_the_count_of_the_domain() {
                     let mut next = lab.new_launch(EPHEMERAL, None);
                     next.conversation = lab.new_conversation((account, agent));
                     next.machine.agent_id = agent;
-                    next.limits = Limits { fleet: 1000, cap: 1 };
+                    next.limits = Limits::flat(1000, 1);
                     let refused = lab.store().launch(next).await.is_err();
                     assert_eq!(refused, counted, "{status} {transition:?} {owed}");
                 }

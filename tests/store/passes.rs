@@ -148,7 +148,7 @@ async fn rul_l_45_a_turn_waits_until_somebody_has_looked() {
 async fn rul_l_70_a_parked_machine_counts_until_its_lost_wake_is_settled() {
     for lab in Lab::all().await {
         let tight = || Launch {
-            limits: Limits { fleet: 100, cap: 1 },
+            limits: Limits::flat(100, 1),
             ..lab.new_launch(EPHEMERAL, None)
         };
         let machine = lab.up(EPHEMERAL).await.machine.id;

@@ -17,8 +17,21 @@ use crate::domain::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     pub fleet: i64,
-    /// Per account, unless the account has an override.
+    /// Ceiling per account. An override wins over it, and with credits the balance sets the cap below it.
     pub cap: i64,
+    /// None: credits are switched off.
+    pub credits: Option<crate::domain::credit::CreditTerms>,
+}
+
+impl Limits {
+    /// Without credits.
+    pub const fn flat(fleet: i64, cap: i64) -> Self {
+        Self {
+            fleet,
+            cap,
+            credits: None,
+        }
+    }
 }
 
 /// A machine to be reserved: M1.

@@ -12,10 +12,13 @@
 pub mod accounts;
 pub mod catalog;
 pub mod conversations;
+pub mod credits;
 pub mod machines;
 pub mod passes;
+pub mod queue;
 pub mod replicas;
 pub mod runners;
+pub mod schedules;
 pub mod transcript;
 pub mod turns;
 pub mod warm;
@@ -25,10 +28,13 @@ use futures_util::future::LocalBoxFuture;
 pub use accounts::AccountStore;
 pub use catalog::CatalogStore;
 pub use conversations::ConversationStore;
+pub use credits::CreditStore;
 pub use machines::MachineStore;
 pub use passes::PassStore;
+pub use queue::QueueStore;
 pub use replicas::ReplicaStore;
 pub use runners::RunnerStore;
+pub use schedules::ScheduleStore;
 pub use transcript::TranscriptStore;
 pub use turns::TurnStore;
 pub use warm::WarmStore;
@@ -115,6 +121,9 @@ pub trait Store:
     + ReplicaStore
     + RunnerStore
     + WarmStore
+    + CreditStore
+    + QueueStore
+    + ScheduleStore
     + Send
     + Sync
 {

@@ -1,8 +1,8 @@
 //! `POST /api/conversations`: reads the launch and passes it on (http-api 5.7.2; RUL-18, RUL-19a).
 //!
 //! Types first, all faults in one answer; then the words with codes of their own; then the gates of the domain, behind
-//! the door. What is not built is refused, never ignored: execution limits and session options. `queue: true` means
-//! what it would with a full queue.
+//! the door. What is not built is refused, never ignored: execution limits and session options. With `queue: true` a launch
+//! for which there is no room waits (202).
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use actix_web::web::Data;
 use fountain_actors::domain::conversation::SandboxApiAccess;
 use fountain_actors::domain::machine::MachineMode;
 use fountain_actors::domain::{AgentId, ErrorCode, Refusal};
-use fountain_actors::doors::LaunchRequest;
+use fountain_actors::doors::{LaunchRequest, LaunchedOrQueued};
 use serde_json::{Map, Value};
 
 use super::prompts::Draft;
@@ -20,6 +20,7 @@ use crate::api::agents::fields::no_session_config;
 use crate::api::auth::Signed;
 use crate::api::body::Body;
 use crate::api::error::{ApiError, Faults};
+use crate::api::sandbox_queue;
 use crate::api::state::AppState;
 use crate::api::wire::Reply;
 
@@ -32,13 +33,20 @@ pub async fn create(state: Data<AppState>, caller: Signed, req: HttpRequest, bod
         .headers()
         .get(PARENT)
         .map(|value| String::from_utf8_lossy(value.as_bytes()).trim().to_owned());
-    let request = read(body, parent.filter(|parent| !parent.is_empty())).await?;
+    let (request, queue) = read(body, parent.filter(|parent| !parent.is_empty())).await?;
     may_launch(&state, &caller, &request).await?;
-    let answer = state.doors.launch(caller.caller, request).await?;
-    Ok(launched(&state, &answer.view, answer.resumed))
+    let answer = match queue {
+        false => LaunchedOrQueued::Launched(state.doors.launch(caller.caller, request).await?),
+        true => state.doors.launch_or_queue(caller.caller, request).await?,
+    };
+    Ok(match answer {
+        LaunchedOrQueued::Launched(answer) => launched(&state, &answer.view, answer.resumed),
+        LaunchedOrQueued::Queued(waiting) => sandbox_queue::accepted(&waiting),
+    })
 }
 
-async fn read(mut body: Body, parent: Option<String>) -> Result<LaunchRequest, ApiError> {
+/// The launch, and whether it may wait.
+async fn read(mut body: Body, parent: Option<String>) -> Result<(LaunchRequest, bool), ApiError> {
     if !body.has("agent_id") {
         body.fault("agent_id", "is required");
     }
@@ -62,7 +70,7 @@ async fn read(mut body: Body, parent: Option<String>) -> Result<LaunchRequest, A
         labels: read_labels(&mut body),
         parent,
     };
-    body.flag("queue");
+    let queue = body.flag("queue").unwrap_or(false);
     let words = Words::of(&mut body);
     let session_config = no_session_config(&mut body);
     body.finish()?;
@@ -74,7 +82,7 @@ async fn read(mut body: Body, parent: Option<String>) -> Result<LaunchRequest, A
         request.sandbox_api_access = access;
     }
     request.permission_policy = policy(words.policy)?;
-    Ok(request)
+    Ok((request, queue))
 }
 
 /// Fields whose faults have codes of their own, and so are judged after the types of all others.

@@ -12,7 +12,7 @@ use crate::store::schema::{accounts, api_keys};
 
 #[derive(Queryable, Selectable)]
 #[diesel(table_name = accounts)]
-pub(super) struct AccountRow {
+pub struct AccountRow {
     id: Id<AccountId>,
     email: Option<String>,
     email_verified_at: Option<NaiveDateTime>,
@@ -25,7 +25,7 @@ pub(super) struct AccountRow {
 }
 
 impl AccountRow {
-    pub(super) fn into_domain(self) -> Account {
+    pub fn into_domain(self) -> Account {
         Account {
             id: self.id.0,
             email: self.email,

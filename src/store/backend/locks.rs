@@ -1,6 +1,6 @@
 //! Advisory locks and the lease clock.
 //!
-//! All locks are transaction scoped and taken in the order of RUL-L-9: fleet, account (both the quota class), machine
+//! All locks are transaction scoped and taken in the order of RUL-L-9: fleet, account (both the quota class), queue, machine
 //! in ascending id order, then rows, and the event locks last (RUL-23). SQLite has one writer: there they are no-ops.
 
 use std::collections::BTreeSet;
@@ -15,9 +15,10 @@ use crate::store::columns::moment;
 use crate::store::schema::replicas;
 use fountain_actors::domain::{AccountId, ErrorCode, MachineId, Moment};
 
-/// Lock classes: the first key of the two-key form. The first three are upstream's numbers (lifecycle 1.8).
+/// Lock classes: the first key of the two-key form. The first four are upstream's numbers (lifecycle 1.8).
 const QUOTA: i32 = 4315;
 const MACHINE: i32 = 4316;
+const QUEUE: i32 = 4317;
 const EVENTS: i32 = 4318;
 /// Migrations, session scoped (`store/migrations.rs`).
 pub(in crate::store) const MIGRATIONS: i32 = 4319;
@@ -50,6 +51,11 @@ pub fn lock_fleet(db: &mut Db) -> Result<(), Fault> {
 /// The account's quota lock.
 pub fn lock_account(db: &mut Db, account: AccountId) -> Result<(), Fault> {
     advisory(db, QUOTA, fold(account.0))
+}
+
+/// The account's launch queue: depth, and one request a schedule. After the quota locks, before any machine.
+pub fn lock_queue(db: &mut Db, account: AccountId) -> Result<(), Fault> {
+    advisory(db, QUEUE, fold(account.0))
 }
 
 /// The machine's lock; several machines in ascending order of their ids.

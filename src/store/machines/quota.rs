@@ -7,6 +7,7 @@ use diesel::dsl::sql;
 use diesel::prelude::*;
 use diesel::sql_types::Bool;
 
+use fountain_actors::domain::credit::Standing;
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::conversations::Limits;
 
@@ -52,25 +53,47 @@ pub fn is_counted(db: &mut Db, machine: MachineId) -> Result<bool, Fault> {
     Ok(count > 0)
 }
 
-/// Whether the account may start anything, and its own cap.
-fn account(db: &mut Db, account: AccountId) -> Result<(bool, Option<i64>), Fault> {
+/// Counted machines of each of these accounts; none for an account without any.
+pub fn counted_of(db: &mut Db, accounts: &[String]) -> Result<Vec<(String, i64)>, Fault> {
+    let rows = machines::table
+        .filter(machines::account_id.eq_any(accounts))
+        .filter(sql::<Bool>(COUNTED))
+        .group_by(machines::account_id)
+        .select((machines::account_id.assume_not_null(), diesel::dsl::count_star()))
+        .load(db)?;
+    Ok(rows)
+}
+
+/// Whether the account may start anything, and what it is judged by.
+///
+/// # Errors
+/// `NotFound` when there is no such account.
+pub fn standing(db: &mut Db, account: AccountId) -> Result<(bool, Standing), Fault> {
     use chrono::NaiveDateTime;
-    let (suspended, deleting, cap) = accounts::table
+    type Row = (Option<NaiveDateTime>, Option<NaiveDateTime>, bool, Option<i64>, i64);
+    let (suspended, deleting, comped, limit_override, balance_mills) = accounts::table
         .find(key(account))
         .select((
             accounts::suspended_at,
             accounts::deleting_at,
+            accounts::comped,
             accounts::sandbox_limit_override,
+            accounts::credit_balance,
         ))
-        .first::<(Option<NaiveDateTime>, Option<NaiveDateTime>, Option<i64>)>(db)
+        .first::<Row>(db)
         .optional()?
         .ok_or_else(|| Fault::not_found("account"))?;
-    Ok((suspended.is_none() && deleting.is_none(), cap))
+    let standing = Standing {
+        comped,
+        limit_override,
+        balance_mills,
+    };
+    Ok((suspended.is_none() && deleting.is_none(), standing))
 }
 
 /// `account_suspended` unless the account may start and wake things (RUL-L-36).
 pub fn require_active(db: &mut Db, of: AccountId) -> Result<(), Fault> {
-    match account(db, of)? {
+    match standing(db, of)? {
         (true, _) => Ok(()),
         (false, _) => Err(ErrorCode::AccountSuspended.into()),
     }
@@ -79,16 +102,20 @@ pub fn require_active(db: &mut Db, of: AccountId) -> Result<(), Fault> {
 /// Admits one more machine. The locks are held.
 ///
 /// # Errors
-/// `fleet_full`, `account_suspended`, `sandbox_quota_exceeded`, in this order.
+/// `fleet_full`, `account_suspended`, `insufficient_credits`, `sandbox_quota_exceeded`, in this order: an account without
+/// credit hears of that and not of a cap of 0.
 pub fn admit(db: &mut Db, of: AccountId, limits: Limits) -> Result<(), Fault> {
-    let (active, cap) = account(db, of)?;
+    let (active, standing) = standing(db, of)?;
     if counted(db, None)? >= limits.fleet {
         return Err(ErrorCode::FleetFull.into());
     }
     if !active {
         return Err(ErrorCode::AccountSuspended.into());
     }
-    let limit = cap.unwrap_or(limits.cap);
+    if !standing.may_spend(limits.credits) {
+        return Err(ErrorCode::InsufficientCredits.into());
+    }
+    let limit = standing.cap(limits.credits, limits.cap);
     let count = counted(db, Some(of))?;
     if count >= limit {
         return Err(Refusal::QuotaExceeded { active: count, limit }.into());

@@ -1,0 +1,4 @@
+//! What administrators see and do across accounts (http-api 5.14). Every change is in the audit trail of the account that
+//! it concerns, with the administrator as its actor.
+
+pub mod users;
