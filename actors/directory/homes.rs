@@ -33,6 +33,10 @@ type Left = (ConversationId, ServerEpoch);
 /// Those who clear homes out.
 pub(super) struct Movers {
     left: mpsc::UnboundedSender<Left>,
+    #[cfg_attr(
+        not(any(test, feature = "fakes")),
+        expect(dead_code, reason = "only tests kill a process that lives")
+    )]
     silent: Arc<AtomicBool>,
 }
 

@@ -75,11 +75,11 @@ impl CreditStore for SqlStore {
         })
     }
 
-    fn users(&self, filter: UserFilter, now: Moment) -> Answer<'_, (Vec<UserRow>, i64)> {
+    fn users(&self, filter: UserFilter, _: Moment) -> Answer<'_, (Vec<UserRow>, i64)> {
         self.answer("user.list", Access::Snapshot, move |db| users::page(db, filter))
     }
 
-    fn user(&self, account: AccountId, now: Moment) -> Answer<'_, Option<UserRow>> {
+    fn user(&self, account: AccountId, _: Moment) -> Answer<'_, Option<UserRow>> {
         self.answer("user.show", Access::Snapshot, move |db| users::one(db, account))
     }
 

@@ -150,7 +150,7 @@ pub fn change(
         ),
         _ => (Vec::new(), Vec::new()),
     };
-    let user = one(db, account, now)?.ok_or_else(|| Fault::not_found("account"))?;
+    let user = one(db, account)?.ok_or_else(|| Fault::not_found("account"))?;
     Ok(Changed { user, machines, keys })
 }
 
