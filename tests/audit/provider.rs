@@ -283,7 +283,8 @@ fn deletes(account: &Account<'_>, names: &Names<'_>, found: &mut Vec<Violation>)
         }
         let caller = entry.epoch.and_then(|epoch| names.caller(name, epoch, at));
         let holder = names.machines(name).filter_map(|id| names.row(id)).find(|row| {
-            let lived = row.inserted_at <= at && row.terminated_at.is_none_or(|ended| ended > at);
+            // In virtual time a row may begin in the very moment in which the one before it ended.
+            let lived = row.inserted_at < at && row.terminated_at.is_none_or(|ended| ended > at);
             row.name == name && row.provider == account.provider && lived
         });
         if let Some(holder) = holder.filter(|holder| Some(holder.id) != caller) {
