@@ -1,8 +1,9 @@
 //! What sweeps up after everyone: a timer, an activation without input, and the rows (lifecycle 7, RUL-63).
 //!
-//! A pass holds nothing but its lease ([`lease`]): one process of a deployment runs it at a time (RUL-L-56). Its activation carries no input, so that a lost one, a doubled one and one from another
-//! incarnation mean the same: look at the rows and do what is due. It never acts on a machine itself; it asks the
-//! machine's owner, who claims, re-reads and may refuse. One run at a time; activations during a run become one more.
+//! A pass holds nothing but its lease ([`lease`]): one process of a deployment runs it at a time (RUL-L-56). Its
+//! activation carries no input, so that a lost one, a doubled one and one from another incarnation mean the same: look at
+//! the rows and do what is due. It never acts on a machine itself; it asks the machine's owner, who claims, re-reads and
+//! may refuse. One run at a time; activations during a run become one more.
 
 mod adoption;
 mod credits;
@@ -396,9 +397,9 @@ impl Passes {
             &self.schedules,
             &self.credits,
         ];
-        for pass in passes {
-            // One that is gone has stopped.
-            let _ = pass.halt.send(Halt).await;
-        }
+        // Side by side: each gives its lease back, and a database that hangs must not be waited for once for each.
+        let halts = passes.map(|pass| pass.halt.send(Halt));
+        // One that is gone has stopped.
+        drop(futures_util::future::join_all(halts).await);
     }
 }

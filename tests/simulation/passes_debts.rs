@@ -16,6 +16,8 @@ use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::store::passes::PassStore;
 
 const MINUTE: Duration = Duration::from_secs(60);
+/// An effect that does not come within a test.
+const NEVER: Duration = Duration::from_secs(10_000_000);
 
 /// Passes of a node whose own timers are asleep for the length of a test, so that each run is the test's.
 async fn quiet() -> Sim {
@@ -185,7 +187,7 @@ async fn rul_l_115_a_provider_that_says_only_exists_settles_by_it() {
 async fn rul_l_24_m18_a_machine_that_is_gone_is_retired() {
     let sim = quiet().await;
     let home = sim.asleep(MachineMode::Persistent).await;
-    lost_wake(&sim, home, 1000 * MINUTE).await;
+    lost_wake(&sim, home, NEVER).await;
     sim.fake.lose(&name(&sim.row(home).await));
     let passes = passes(&sim.here);
     assert_eq!(passes.settle_debts().await.done, 1);
@@ -340,7 +342,7 @@ async fn rul_l_45_no_turn_is_admitted_before_somebody_has_looked() {
 async fn rul_l_45_a_settled_debt_that_awaits_its_last_look_is_not_probed_again() {
     let sim = quiet().await;
     let home = sim.asleep(MachineMode::Persistent).await;
-    lost_wake(&sim, home, 1000 * MINUTE).await;
+    lost_wake(&sim, home, NEVER).await;
     let passes = passes(&sim.here);
     tokio::time::sleep(3 * MINUTE).await;
     passes.settle_debts().await;
@@ -359,7 +361,7 @@ async fn rul_l_56_one_process_runs_a_pass_and_the_other_takes_over() {
     // The wake acts later than any provider does.
     sim.excuse("INV-117");
     let home = sim.asleep(MachineMode::Persistent).await;
-    lost_wake(&sim, home, 1000 * MINUTE).await;
+    lost_wake(&sim, home, NEVER).await;
     let there = sim.node("there/1");
     let (mine, theirs) = (passes(&sim.here), passes(&there));
     sim.fake.plan(Op::Get, down());
@@ -391,8 +393,8 @@ async fn rul_l_56_a_run_stops_before_the_next_call_when_its_lease_is_gone() {
         sim.asleep(MachineMode::Persistent).await,
         sim.asleep(MachineMode::Persistent).await,
     );
-    lost_wake(&sim, one, 1000 * MINUTE).await;
-    lost_wake(&sim, two, 1000 * MINUTE).await;
+    lost_wake(&sim, one, NEVER).await;
+    lost_wake(&sim, two, NEVER).await;
     let passes = passes(&sim.here);
     // Somebody else took the pass while this process was frozen.
     let ttl = 10_000 * MINUTE;

@@ -1,4 +1,5 @@
-//! The hourly reaper, its dry run, stuck turns and retention (lifecycle 7; RUL-L-31, 51 to 53, 55, 60).
+//! The hourly reaper, its dry run, stuck turns, and how sweeps treat rows that will not clear (lifecycle 7; RUL-L-31, 51
+//! to 53, 55).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +52,7 @@ async fn ended(sim: &Sim) -> (Home, String) {
 }
 
 #[actix::test]
-async fn rul_l_31_r_18_a_build_that_nobody_carries_is_released_and_its_conversation_lives() {
+async fn rul_l_31_a_build_that_nobody_carries_is_released_and_its_conversation_lives() {
     let early = |settings: &mut Settings| {
         alone(settings);
         settings.stuck_build_age = 40 * MINUTE;
@@ -121,7 +122,7 @@ async fn past_a_bound_a_home_is_parked_and_an_ephemeral_machine_is_reclaimed() {
 }
 
 #[actix::test]
-async fn p1_a_machine_that_outlived_its_row_is_deleted_and_a_stranger_is_not() {
+async fn p1_p29_rul_l_53_a_machine_that_outlived_its_row_is_deleted_and_a_stranger_is_not() {
     let sim = Sim::with(alone, |fake| fake.paging(3)).await;
     let (_, name) = ended(&sim).await;
     let live = sim.up(MachineMode::Persistent).await;
@@ -177,12 +178,13 @@ async fn inv_59_p28_a_listing_that_is_partial_failed_or_old_deletes_nothing() {
 }
 
 #[actix::test]
-async fn inv_118_rul_l_52_a_name_that_a_live_row_holds_is_never_deleted() {
+async fn inv_114_inv_118_rul_l_52_a_name_that_a_live_row_holds_is_never_deleted() {
     let sim = Sim::with(alone, |fake| fake).await;
     let old = sim.launch_named(MachineMode::Persistent, Some("box")).await;
     sim.build(old).await.unwrap();
     sim.end_turn(old).await;
     sim.reset(old).await.unwrap();
+    tokio::time::sleep(MINUTE).await;
     let new = sim.launch_named(MachineMode::Persistent, Some("box")).await;
     sim.build(new).await.unwrap();
     assert_eq!(reap(&sim).await.done, 0);
@@ -201,7 +203,7 @@ async fn inv_118_rul_l_52_a_name_that_a_live_row_holds_is_never_deleted() {
 }
 
 #[actix::test]
-async fn rul_l_21_a_leftover_whose_delete_is_not_confirmed_is_owed_and_counted() {
+async fn rul_l_21_p31_a_leftover_whose_delete_is_not_confirmed_is_owed_and_counted() {
     let sim = Sim::with(alone, |fake| fake).await;
     let (home, name) = ended(&sim).await;
     sim.fake.plant([name]);
@@ -245,6 +247,8 @@ async fn a_run_of_the_reaper_spends_its_budget_and_leftovers_have_a_floor() {
     assert_eq!((tally.done, tally.refused), (3, 0), "one past its bound, two leftovers");
     assert_eq!(tally.candidates, 5, "the others are left as they are");
     assert_eq!(sim.fake.machines().len(), 2);
+    reap(&sim).await;
+    assert!(sim.fake.machines().is_empty(), "the next run goes on");
 }
 
 #[actix::test]
@@ -280,7 +284,7 @@ async fn rul_l_55_rows_rest_longer_and_longer_and_deletes_always_five_minutes() 
 }
 
 #[actix::test]
-async fn r_92_a_turn_without_server_word_or_question_is_orphaned_and_others_are_not() {
+async fn p38_a_turn_without_server_word_or_question_is_orphaned_and_others_are_not() {
     let sim = Sim::with(alone, |fake| fake).await;
     let (stuck, served, fresh) = (
         sim.up(MachineMode::Persistent).await,
@@ -383,4 +387,111 @@ async fn a_listing_of_a_hundred_thousand_names_is_read_in_pages_and_kept_nowhere
     assert_eq!(said.findings.len(), 10, "a sample");
     assert_eq!(sim.fake.requests(Op::List), 100, "a thousand names a page");
     assert!(sim.store.live_names(Provider::Fake).await.unwrap().is_empty());
+}
+
+#[actix::test]
+async fn r_17_p23_a_delete_whose_terminal_write_was_lost_is_finished_by_the_sweep() {
+    let sim = Sim::with(alone, |fake| fake).await;
+    let home = sim.up(MachineMode::Persistent).await;
+    let owner = sim.here.owner(home.machine);
+    // The delete takes effect, and its owner dies before it can say so.
+    sim.fake.plan(Op::Destroy, Fault::Slow(Duration::from_secs(30)));
+    let crash = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        owner.send(Abandon).await.unwrap();
+    };
+    let (_, ()) = tokio::join!(owner.send(reset()), crash);
+    tokio::time::sleep(2 * MINUTE).await;
+    assert!(sim.fake.machines().is_empty());
+    assert!(
+        sim.row(home).await.is_counted(),
+        "refused and counted until somebody knows"
+    );
+    let passes = start(&sim);
+    assert_eq!(passes.sweep().await.done, 1);
+    assert_eq!(sim.status(home).await, MachineStatus::Terminated);
+    passes.stop().await;
+}
+
+#[actix::test]
+async fn r_22_a_slow_healthy_delete_is_not_doubled_by_the_sweep() {
+    let hasty = |settings: &mut Settings| {
+        alone(settings);
+        settings.teardown_grace = Duration::from_secs(30);
+    };
+    let sim = Sim::with(hasty, |fake| fake).await;
+    let home = sim.up(MachineMode::Persistent).await;
+    sim.fake.plan(Op::Destroy, Fault::Slow(Duration::from_secs(100)));
+    let passes = start(&sim);
+    let pass = async {
+        tokio::time::sleep(MINUTE).await;
+        passes.sweep().await
+    };
+    let (_, tally) = tokio::join!(sim.reset(home), pass);
+    assert_eq!(tally.candidates, 0, "its lease lives");
+    sim.until(home, |row| row.status == MachineStatus::Terminated).await;
+    assert_eq!(sim.fake.requests(Op::Destroy), 1);
+    passes.stop().await;
+}
+
+#[actix::test]
+async fn r_35_an_expiry_that_is_refused_is_counted_as_refused() {
+    let aged = |settings: &mut Settings| {
+        alone(settings);
+        settings.max_lifetime = Some(60 * MINUTE);
+    };
+    let sim = Sim::with(aged, |fake| fake).await;
+    let home = sim.up(MachineMode::Ephemeral).await;
+    tokio::time::sleep(61 * MINUTE).await;
+    sim.fake
+        .plan(Op::Destroy, Fault::Refused(SandboxError::Unavailable("down".into())));
+    let tally = reap(&sim).await;
+    assert_eq!((tally.done, tally.refused), (0, 1));
+    assert!(sim.row(home).await.is_counted());
+}
+
+#[actix::test]
+async fn p9_rows_that_never_clear_do_not_starve_the_rest() {
+    let narrow = |settings: &mut Settings| {
+        alone(settings);
+        settings.sweep_attempts = 2;
+    };
+    let sim = Sim::with(narrow, |fake| fake).await;
+    let mut homes = Vec::new();
+    for _ in 0..3 {
+        homes.push(sim.up(MachineMode::Persistent).await);
+    }
+    let down = || Fault::Refused(SandboxError::Unavailable("down".into()));
+    for home in &homes {
+        sim.fake.plan(Op::Destroy, down());
+        assert!(sim.reset(*home).await.is_err());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    tokio::time::sleep(6 * MINUTE).await;
+    let passes = start(&sim);
+    // The oldest two refuse, and go behind the third.
+    sim.fake.plan(Op::Destroy, down());
+    sim.fake.plan(Op::Destroy, down());
+    assert_eq!(passes.sweep().await.refused, 2);
+    assert_eq!(passes.sweep().await.done, 1);
+    assert_eq!(sim.status(homes[2]).await, MachineStatus::Terminated);
+    passes.stop().await;
+}
+
+#[actix::test]
+async fn p30_rul_l_51_a_provider_that_lists_nothing_changes_no_row() {
+    let sim = Sim::with(alone, |fake| fake).await;
+    let asleep = sim.asleep(MachineMode::Persistent).await;
+    let homes = [asleep, sim.up(MachineMode::Persistent).await];
+    let mut before = Vec::new();
+    for home in homes {
+        before.push(sim.row(home).await);
+        sim.fake.lose(&sim.row(home).await.name);
+    }
+    let destroys = sim.fake.requests(Op::Destroy);
+    assert_eq!(reap(&sim).await, Tally::default());
+    for (home, row) in homes.into_iter().zip(before) {
+        assert_eq!(sim.row(home).await, row);
+    }
+    assert_eq!(sim.fake.requests(Op::Destroy), destroys);
 }
