@@ -67,9 +67,6 @@ impl CreditStore for Rows {
             })
         })
     }
-    fn active_machines(&self, account: AccountId, _: Moment) -> Answer<'_, i64> {
-        self.ask(|t| Ok(found(t, account)?.active_machines))
-    }
     fn grant_credit(&self, grant: Grant, audit: NewAudit, _: Moment) -> Answer<'_, Committed<Standing>> {
         self.ask(|t| {
             found(t, grant.account)?;
@@ -87,7 +84,7 @@ impl CreditStore for Rows {
     fn expire_grants(&self, _: Moment, _: i64) -> Answer<'_, u64> {
         not_here("expire_grants")
     }
-    fn users(&self, filter: UserFilter, _: Moment) -> Answer<'_, (Vec<UserRow>, i64)> {
+    fn users(&self, filter: UserFilter) -> Answer<'_, (Vec<UserRow>, i64)> {
         self.ask(|t| {
             let all: Vec<UserRow> = t
                 .accounts
@@ -100,7 +97,7 @@ impl CreditStore for Rows {
             Ok((page.collect(), total))
         })
     }
-    fn user(&self, account: AccountId, _: Moment) -> Answer<'_, Option<UserRow>> {
+    fn user(&self, account: AccountId) -> Answer<'_, Option<UserRow>> {
         self.ask(|t| Ok(found(t, account).ok()))
     }
     fn change_user(

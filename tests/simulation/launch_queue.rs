@@ -366,3 +366,56 @@ async fn inv_102_a_park_frees_a_slot_too() {
     passes.stop().await;
     bench.close().await;
 }
+
+#[actix::test]
+async fn r_49_a_double_click_at_the_cap_makes_one_machine_and_the_prompt_goes_to_it() {
+    let bench = Bench::of(Setup {
+        settings: Settings {
+            default_provider: Provider::Fake,
+            cap_ceiling: 1,
+            ..Settings::default()
+        },
+        ..Setup::default()
+    })
+    .await;
+    let (one, two) = tokio::join!(bench.launch(Some("hello")), bench.launch(Some("hello")));
+    let won: Vec<_> = [&one, &two].into_iter().flatten().collect();
+    assert_eq!(won.len(), 1, "{one:?} {two:?}");
+    let lost = one.as_ref().err().or(two.as_ref().err()).unwrap();
+    assert_eq!(
+        lost.code(),
+        ErrorCode::Provisioning,
+        "not a word of the cap: its home is being built"
+    );
+    let id = won[0].view.conversation.id;
+    bench.ended(id, 1).await;
+    let account = bench.caller.account_id();
+    let machines = bench.world.store.machine_views(account, Vec::new()).await.unwrap();
+    assert_eq!(machines.len(), 1);
+    let again = bench.launch(Some("again")).await.unwrap().view;
+    assert_eq!(again.machine.id, machines[0].machine.id);
+    assert_eq!(bench.ended(again.conversation.id, 1).await.prompt, "again");
+    bench.close().await;
+}
+
+#[actix::test]
+async fn r_05_a_slow_wake_holds_up_no_other_start_of_the_account() {
+    let bench = tight(3).await;
+    let parked = bench.warm().await;
+    let passes = Passes::of(&bench.engine);
+    tokio::time::sleep(Duration::from_secs(70 * 60)).await;
+    bench.sandbox.plan(Op::Resume, Fault::Slow(Duration::from_secs(15)));
+    let began = tokio::time::Instant::now();
+    let other = async {
+        let launched = bench.launch(Some("other")).await.unwrap();
+        (launched.view.conversation.id, began.elapsed())
+    };
+    let (woken, (other, took)) = tokio::join!(bench.prompt(parked, "hello"), other);
+    woken.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(15), "the wake was slow");
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    bench.ended(other, 1).await;
+    bench.ended(parked, 2).await;
+    passes.stop().await;
+    bench.close().await;
+}

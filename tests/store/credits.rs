@@ -303,7 +303,7 @@ async fn administrators_find_accounts_by_what_they_ask_for() {
             offset: 0,
             limit: 10,
         };
-        let users = async |filter| lab.store().users(filter, lab.now()).await.unwrap();
+        let users = async |filter| lab.store().users(filter).await.unwrap();
         let (all, total) = users(filter()).await;
         assert_eq!((all.len(), total), (3, 3));
         let own = all.iter().find(|row| row.account.id == lab.account).unwrap();
@@ -346,7 +346,7 @@ async fn administrators_find_accounts_by_what_they_ask_for() {
             assert_eq!(users(admins).await.0[0].account.id, two.id);
         }
         let nobody = AccountId(uuid::Uuid::nil());
-        assert_eq!(lab.store().user(nobody, lab.now()).await.unwrap(), None);
+        assert_eq!(lab.store().user(nobody).await.unwrap(), None);
         let change = lab.store().change_user(nobody, grant, lab.audit("x"), lab.now()).await;
         not_found(change);
     }

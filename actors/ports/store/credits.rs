@@ -45,8 +45,6 @@ pub trait CreditStore {
     fn standing(&self, account: AccountId, opening: Option<Opening>, now: Moment) -> Answer<'_, Standing>;
     /// The purse, with what was used from `since` to `now`.
     fn purse(&self, account: AccountId, since: Moment, now: Moment) -> Answer<'_, Purse>;
-    /// Machines of the account that count against its cap.
-    fn active_machines(&self, account: AccountId, now: Moment) -> Answer<'_, i64>;
 
     /// Adds to a balance, with its audit row. Answers the new standing.
     fn grant_credit(&self, grant: Grant, audit: NewAudit, now: Moment) -> Answer<'_, Committed<Standing>>;
@@ -57,8 +55,8 @@ pub trait CreditStore {
     fn expire_grants(&self, now: Moment, limit: i64) -> Answer<'_, u64>;
 
     /// Accounts of one page and how many there are in all.
-    fn users(&self, filter: UserFilter, now: Moment) -> Answer<'_, (Vec<UserRow>, i64)>;
-    fn user(&self, account: AccountId, now: Moment) -> Answer<'_, Option<UserRow>>;
+    fn users(&self, filter: UserFilter) -> Answer<'_, (Vec<UserRow>, i64)>;
+    fn user(&self, account: AccountId) -> Answer<'_, Option<UserRow>>;
     /// Changes an account, with its audit row. Suspending revokes its keys and fences its machines in the same commit.
     /// `NotFound` when there is none.
     fn change_user(

@@ -100,7 +100,7 @@ pub async fn list(state: Data<AppState>, query: Query) -> Reply {
         offset: (page - 1) * per_page,
         limit: per_page,
     };
-    let (users, total) = state.store.users(filter, state.now()).await?;
+    let (users, total) = state.store.users(filter).await?;
     let data: Vec<Value> = users.iter().map(|row| render(&state, row)).collect();
     bare(
         StatusCode::OK,
@@ -109,7 +109,7 @@ pub async fn list(state: Data<AppState>, query: Query) -> Reply {
 }
 
 async fn find(state: &AppState, id: AccountId) -> Result<UserRow, ApiError> {
-    let found = state.store.user(id, state.now()).await?;
+    let found = state.store.user(id).await?;
     found.ok_or_else(|| ErrorCode::NotFound.into())
 }
 

@@ -47,12 +47,6 @@ impl CreditStore for SqlStore {
         })
     }
 
-    fn active_machines(&self, account: AccountId, _: Moment) -> Answer<'_, i64> {
-        self.answer("credit.active_machines", Access::Read, move |db| {
-            quota::counted(db, Some(account))
-        })
-    }
-
     fn grant_credit(&self, grant: Grant, audit: NewAudit, now: Moment) -> Answer<'_, Committed<Standing>> {
         self.answer("credit.grant", Access::Write, move |db| {
             ledger::grant(db, &grant, now)?;
@@ -75,11 +69,11 @@ impl CreditStore for SqlStore {
         })
     }
 
-    fn users(&self, filter: UserFilter, _: Moment) -> Answer<'_, (Vec<UserRow>, i64)> {
+    fn users(&self, filter: UserFilter) -> Answer<'_, (Vec<UserRow>, i64)> {
         self.answer("user.list", Access::Snapshot, move |db| users::page(db, filter))
     }
 
-    fn user(&self, account: AccountId, _: Moment) -> Answer<'_, Option<UserRow>> {
+    fn user(&self, account: AccountId) -> Answer<'_, Option<UserRow>> {
         self.answer("user.show", Access::Snapshot, move |db| users::one(db, account))
     }
 
