@@ -8,6 +8,7 @@
 
 mod actions;
 mod bodies;
+mod explain;
 mod gates;
 mod launches;
 mod logs;
@@ -15,6 +16,7 @@ mod resources;
 mod socket;
 mod store;
 mod store_launches;
+mod store_explain;
 mod store_passes;
 mod store_replicas;
 mod stream;
