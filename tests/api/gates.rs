@@ -19,7 +19,7 @@ fn path_of(route: &Route, tenant: &Tenant) -> String {
         "runners" => tenant.runner.to_string(),
         "sandbox-queue" => tenant.request().to_string(),
         "team" => tenant.schedule().to_string(),
-        "admin" => tenant.account.to_string(),
+        "users" => tenant.account.to_string(),
         _ => tenant.full_id.to_string(),
     };
     let turn = tenant.turn.to_string();
