@@ -5,6 +5,7 @@
 //! it is given to a new actor, which starts from the rows, once. A miss here is never proof that nobody else acts: that
 //! is what epochs are for (lifecycle 3.6). A machine and its conversations live on one thread.
 
+mod admin;
 mod boot;
 mod doors;
 mod homes;

@@ -3,6 +3,8 @@
 //! The HTTP doors know this trait and the store's views, nothing else; [`crate::directory::Engine`] implements it. Plain
 //! configuration (agents, environments, vaults, keys) goes to the store directly; what it fenced comes back here.
 
+pub mod admin;
+
 use std::collections::BTreeMap;
 
 use futures_util::future::LocalBoxFuture;
@@ -16,6 +18,7 @@ use crate::domain::schedule::Schedule;
 use crate::domain::turn::Prompt;
 use crate::domain::*;
 use crate::ports::store::catalog::Fenced;
+use admin::AdminDoors;
 
 /// The answer of a door.
 pub type Answer<'a, T> = LocalBoxFuture<'a, Result<T, Refusal>>;
@@ -60,7 +63,7 @@ pub enum LaunchedOrQueued {
     Queued(RequestView),
 }
 
-pub trait Doors: Send + Sync {
+pub trait Doors: AdminDoors + Send + Sync {
     /// Gates of lifecycle 4.1 in the order of RUL-19a, then one reservation; answers before anything is built.
     fn launch(&self, caller: Caller, request: LaunchRequest) -> Answer<'_, Launched>;
     /// As [`Doors::launch`]; when there is no room, the launch waits in the account's queue (lifecycle 2.7). One with

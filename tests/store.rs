@@ -20,6 +20,8 @@ mod conversations;
 mod credits;
 #[path = "store/disk.rs"]
 mod disk;
+#[path = "store/explain.rs"]
+mod explain;
 #[path = "store/homes.rs"]
 mod homes;
 #[path = "store/lab.rs"]

@@ -201,7 +201,7 @@ impl Engine {
     }
 
     /// Every server on a machine that goes stops without a word; the rows were written by who fenced it.
-    fn stand_down(&self, machine: MachineId) {
+    pub(super) fn stand_down(&self, machine: MachineId) {
         for conversation in self.live_on(machine) {
             if let Some(server) = self.inner.seats.live_server(conversation) {
                 server.do_send(StandDown);

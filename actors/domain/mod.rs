@@ -8,6 +8,7 @@ pub mod cron;
 pub mod environment;
 pub mod error;
 pub mod event;
+pub mod explain;
 pub mod ids;
 pub mod machine;
 pub mod operation;

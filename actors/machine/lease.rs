@@ -226,9 +226,12 @@ pub(crate) async fn take(site: &Site, wanted: Wanted) -> Result<Taken, StoreErro
     let (ttl, limit) = match wanted.purpose {
         Purpose::Park(_) => (settings.park_lease_ttl, settings.park_lease_ttl * MOST_TTLS),
         Purpose::Provision => (settings.lease_ttl, settings.provision_ceiling),
-        Purpose::Wake { .. } | Purpose::Destroy | Purpose::Confirm | Purpose::Settle | Purpose::Leftover => {
-            (settings.lease_ttl, settings.lease_ttl * MOST_TTLS)
-        }
+        Purpose::Wake { .. }
+        | Purpose::Destroy
+        | Purpose::Confirm
+        | Purpose::Settle
+        | Purpose::Leftover
+        | Purpose::Reap => (settings.lease_ttl, settings.lease_ttl * MOST_TTLS),
     };
     loop {
         let sent = Instant::now();
@@ -287,7 +290,8 @@ fn warrant(purpose: &Purpose, machine: &Machine) -> Option<Warrant> {
         Purpose::Destroy => (machine.transition == Some(Transition::Destroying)).then_some(Warrant::Doomed),
         Purpose::Leftover => machine.status.is_terminal().then_some(Warrant::Doomed),
         Purpose::Provision | Purpose::Settle => Some(Warrant::Builder),
-        Purpose::Park(_) | Purpose::Wake { .. } | Purpose::Confirm => None,
+        // An admin's reap asks the provider for nothing.
+        Purpose::Park(_) | Purpose::Wake { .. } | Purpose::Confirm | Purpose::Reap => None,
     }
 }
 

@@ -14,7 +14,7 @@ use super::groundwork::Groundwork;
 use crate::domain::account::{Actor, NewApiKey};
 use crate::domain::event::Stage;
 use crate::domain::machine::{DestroyReason, Machine, MachineState};
-use crate::domain::{ConversationId, ErrorCode, Refusal, ServerEpoch};
+use crate::domain::{AccountId, ConversationId, ErrorCode, Refusal, ServerEpoch};
 use crate::ports::sandbox::NetworkPolicy;
 use crate::ports::store::StoreError;
 use crate::ports::store::conversations::Limits;
@@ -222,6 +222,35 @@ pub enum Destroyed {
 pub struct Retire {
     pub reason: DestroyReason,
     pub actor: Actor,
+}
+
+/// Ends the row without evidence and leaves the machine to an operator (RUL-L-47). Busy after five seconds.
+#[derive(Message, Clone, Debug)]
+#[rtype(result = "Result<Reaped, MachineError>")]
+pub struct Reap {
+    pub admin: AccountId,
+    pub actor: Actor,
+    pub request_ip: Option<String>,
+}
+
+/// What a reap ended (http-api 5.14).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaped {
+    Terminated,
+    /// There was no usable machine: a build, or a delete that an ended row still owed.
+    Released,
+    AlreadyTerminal,
+}
+
+impl Reaped {
+    /// The word on the wire.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Terminated => "terminated",
+            Self::Released => "released",
+            Self::AlreadyTerminal => "already_terminal",
+        }
+    }
 }
 
 /// Looks after what dead or superseded operations did to this machine, and makes the row true (M23, RUL-L-3).

@@ -24,6 +24,7 @@ mod outcome;
 mod park;
 mod provision;
 mod reads;
+mod reap;
 mod reset;
 mod settle;
 mod verbs;

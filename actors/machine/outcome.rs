@@ -137,6 +137,23 @@ pub(crate) async fn retire_lost(
     close(site, lease, || store.retire_lost(finish.clone())).await
 }
 
+/// An admin's reap: the row ends, and nobody asks its provider any more (RUL-L-47).
+///
+/// # Errors
+/// As [`finish`].
+pub(crate) async fn hand_over(
+    site: &Site,
+    lease: Lease,
+    trace: &Trace,
+    settlement: Settlement,
+) -> Result<Finished, MachineError> {
+    let finish = settlement.into_finish(site, &lease, trace);
+    let store = &site.world.store;
+    let finished = close(site, lease, || store.hand_over(finish.clone())).await?;
+    count(site, &finish.stages);
+    Ok(finished)
+}
+
 /// The lease is lost, or cannot be shown to be held: the one thing that is still written is the journal row, with what
 /// was sent until then (RUL-L-3). Should the row be ours after all, its stamp stays for whoever comes next.
 pub(crate) async fn superseded(site: &Site, lease: Lease, trace: &Trace) -> MachineError {

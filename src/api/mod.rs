@@ -19,6 +19,7 @@ pub mod error;
 pub mod events;
 pub mod health;
 pub mod me;
+pub mod operations;
 pub mod path;
 pub mod query;
 pub mod routes;

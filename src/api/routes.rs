@@ -7,8 +7,8 @@ use actix_web::http::Method;
 use actix_web::{Route as Handler, web};
 
 use super::{
-    admin, agents, api_keys, billing, catalog, conversations, environments, events, health, me, runners, runners_ws,
-    sandbox_queue, sandboxes, schedules, turns, vaults,
+    admin, agents, api_keys, billing, catalog, conversations, environments, events, health, me, operations, runners,
+    runners_ws, sandbox_queue, sandboxes, schedules, turns, vaults,
 };
 
 /// Who may call a route (http-api 1.3).
@@ -132,10 +132,20 @@ pub fn routes() -> Vec<Route> {
         row!(GET "/api/conversations/{id}/turns/{turn_id}/images/{position}" Any turns::image).free(),
         row!(GET "/api/conversations/{id}/events" Any events::list),
         row!(GET "/api/conversations/{id}/stream" Any events::stream).free(),
+        row!(GET "/api/conversations/{id}/why" Full operations::why_conversation),
         row!(GET "/api/events/stream" Any events::account_stream).free(),
         row!(GET "/api/sandboxes" Any sandboxes::list),
         row!(GET "/api/sandboxes/{id}" Any sandboxes::show),
         row!(DELETE "/api/sandboxes/{id}" Any sandboxes::reset),
+        row!(GET "/api/sandboxes/{id}/operations" Full operations::list),
+        row!(GET "/api/sandboxes/{id}/why" Full operations::why_machine),
+        row!(GET "/api/admin/sandboxes" Admin admin::sandboxes::list),
+        row!(POST "/api/admin/sandboxes/{id}/reap" Admin admin::sandboxes::reap),
+        row!(POST "/api/admin/sandboxes/{id}/retry-reset" Admin admin::sandboxes::retry_reset),
+        row!(POST "/api/admin/providers/{provider}/confirm-lost" Admin admin::sandboxes::confirm_lost),
+        row!(GET "/api/admin/ledger" Admin admin::ledger::show),
+        row!(GET "/api/admin/audit" Admin admin::ledger::audit),
+        row!(GET "/api/admin/events" Admin admin::ledger::events),
         row!(GET "/api/catalog" Any catalog::show),
         row!(GET "/api/runners/ws" Dial runners_ws::connect).free(),
         row!(GET "/api/runners" Full runners::list),

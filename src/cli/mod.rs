@@ -22,6 +22,7 @@ pub mod serve;
 #[cfg(target_os = "linux")]
 pub mod sprites;
 pub mod sse;
+pub mod why;
 
 use std::path::PathBuf;
 
@@ -98,6 +99,8 @@ enum Command {
     /// Runners: machines that dialled in.
     #[command(subcommand)]
     Runners(resources::Listed),
+    /// Why a machine is in its state: who holds it, what it waits for, what happens next.
+    Why(why::WhyArgs),
     /// Accounts of this server; opens the database, not the API.
     #[command(subcommand)]
     Account(account::AccountCommand),
@@ -188,6 +191,7 @@ fn dispatch(cli: Cli, env: Environment) -> anyhow::Result<Exit> {
         Command::Conversations(command) => system.block_on(conversations::conversations(context, command)),
         Command::Sandboxes(command) => system.block_on(resources::sandboxes(context, command)),
         Command::Runners(command) => system.block_on(resources::listed(context, resources::RUNNERS, command)),
+        Command::Why(args) => system.block_on(why::why(context, args)),
         Command::Account(command) => system.block_on(account::account(context, command)),
         Command::Reaper(args) => system.block_on(reaper::reaper(context, args)),
         Command::Migrate(args) => system.block_on(serve::migrate(context, args)),

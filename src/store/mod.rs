@@ -16,6 +16,7 @@ mod catalog;
 mod conversations;
 mod credits;
 mod events;
+mod explain;
 pub mod inspect;
 mod machines;
 mod migrations;

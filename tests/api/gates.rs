@@ -9,7 +9,8 @@ use crate::world::*;
 
 /// The path of a route with this tenant's ids in it.
 fn path_of(route: &Route, tenant: &Tenant) -> String {
-    let id = match route.path.split('/').nth(2).unwrap_or_default() {
+    let mut nouns = route.path.split('/').skip(2).filter(|word| *word != "admin");
+    let id = match nouns.next().unwrap_or_default() {
         "agents" => tenant.agent.to_string(),
         "environments" => tenant.environment.to_string(),
         "vaults" => tenant.vault.to_string(),
@@ -18,7 +19,7 @@ fn path_of(route: &Route, tenant: &Tenant) -> String {
         "runners" => tenant.runner.to_string(),
         "sandbox-queue" => tenant.request().to_string(),
         "team" => tenant.schedule().to_string(),
-        "admin" => tenant.account.to_string(),
+        "users" => tenant.account.to_string(),
         _ => tenant.full_id.to_string(),
     };
     let turn = tenant.turn.to_string();
@@ -29,6 +30,7 @@ fn path_of(route: &Route, tenant: &Tenant) -> String {
         ("{key}", "TOKEN"),
         ("{turn_id}", &turn),
         ("{position}", "0"),
+        ("{provider}", "sprites"),
         ("{request_id}", "0.a"),
     ];
     words

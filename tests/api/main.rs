@@ -8,12 +8,14 @@
 
 mod actions;
 mod bodies;
+mod explain;
 mod gates;
 mod launches;
 mod logs;
 mod resources;
 mod socket;
 mod store;
+mod store_explain;
 mod store_launches;
 mod store_passes;
 mod store_replicas;

@@ -46,6 +46,8 @@ pub struct Tables {
     pub machines: Vec<(AccountId, MachineView)>,
     pub runners: Vec<Runner>,
     pub launches: crate::store_launches::LaunchTables,
+    /// Oldest first.
+    pub operations: Vec<Operation>,
 }
 
 impl Tables {

@@ -129,9 +129,18 @@ pub struct NotingDoors {
 }
 
 impl NotingDoors {
-    fn note(&self, what: String) -> Result<(), Refusal> {
+    pub fn note(&self, what: String) -> Result<(), Refusal> {
         self.asked.lock().unwrap().push(what);
         self.refusal.lock().unwrap().clone().map_or(Ok(()), Err)
+    }
+
+    /// A machine of whichever account.
+    pub fn any(&self, machine: MachineId) -> Result<(), Refusal> {
+        let is_there = |t: &mut crate::store::Tables| t.machines.iter().any(|(_, v)| v.machine.id == machine);
+        match self.rows.edit(is_there) {
+            true => Ok(()),
+            false => Err(ErrorCode::NotFound.into()),
+        }
     }
 
     fn own(&self, caller: &Caller, id: ConversationId) -> Result<(), Refusal> {

@@ -52,6 +52,8 @@ pub enum Purpose {
     /// A terminal row that owes nothing, whose name may still stand at the provider: no live row of that provider may
     /// hold the name (RUL-L-52).
     Leftover,
+    /// An admin's reap: any live row, fenced or not, or an ended one that owes a delete (RUL-L-47). No stamp.
+    Reap,
 }
 
 /// When a machine may be parked (lifecycle 5.2, RUL-L-43).

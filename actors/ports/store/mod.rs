@@ -13,6 +13,7 @@ pub mod accounts;
 pub mod catalog;
 pub mod conversations;
 pub mod credits;
+pub mod explain;
 pub mod machines;
 pub mod passes;
 pub mod queue;
@@ -29,6 +30,7 @@ pub use accounts::AccountStore;
 pub use catalog::CatalogStore;
 pub use conversations::ConversationStore;
 pub use credits::CreditStore;
+pub use explain::ExplainStore;
 pub use machines::MachineStore;
 pub use passes::PassStore;
 pub use queue::QueueStore;
@@ -124,6 +126,7 @@ pub trait Store:
     + CreditStore
     + QueueStore
     + ScheduleStore
+    + ExplainStore
     + Send
     + Sync
 {

@@ -94,10 +94,10 @@ fn may_take_early(db: &mut Db, lease: &LeaseInfo, claimer: &str, clock: Moment) 
 /// Refusals that no waiting cures: they come before the lease (lifecycle 2.3, ordering rule).
 fn wrong_state(purpose: &Purpose, machine: &Machine) -> Option<ClaimRefusal> {
     use MachineStatus as S;
-    let owes_delete = matches!(purpose, Purpose::Destroy);
+    let passes_fence = matches!(purpose, Purpose::Destroy | Purpose::Reap);
     if machine.status.is_terminal() {
         let owed = match purpose {
-            Purpose::Destroy => machine.cleanup_pending,
+            Purpose::Destroy | Purpose::Reap => machine.cleanup_pending,
             Purpose::Leftover => !machine.cleanup_pending,
             _ => false,
         };
@@ -105,7 +105,7 @@ fn wrong_state(purpose: &Purpose, machine: &Machine) -> Option<ClaimRefusal> {
     }
     if machine.transition == Some(Transition::Destroying) {
         let reset = machine.transition_reason.as_deref() == Some(DestroyReason::Reset.as_str());
-        return (!owes_delete).then_some(ClaimRefusal::Doomed { reset });
+        return (!passes_fence).then_some(ClaimRefusal::Doomed { reset });
     }
     let fits = match purpose {
         Purpose::Provision => matches!(machine.status, S::Pending | S::Starting),
@@ -113,6 +113,7 @@ fn wrong_state(purpose: &Purpose, machine: &Machine) -> Option<ClaimRefusal> {
             matches!(machine.status, S::Ready | S::Suspended)
         }
         Purpose::Destroy | Purpose::Leftover => false,
+        Purpose::Reap => true,
     };
     (!fits).then_some(ClaimRefusal::Status(machine.status))
 }
@@ -122,7 +123,7 @@ fn refused(db: &mut Db, claim: &Claim, machine: &Machine) -> Result<Option<Claim
     use {MachineStatus as S, Transition as T};
     let status = Some(ClaimRefusal::Status(machine.status));
     match &claim.purpose {
-        Purpose::Provision | Purpose::Destroy | Purpose::Confirm | Purpose::Settle => Ok(None),
+        Purpose::Provision | Purpose::Destroy | Purpose::Confirm | Purpose::Settle | Purpose::Reap => Ok(None),
         Purpose::Leftover => Ok(rows::is_held(db, machine.provider, &machine.name)?.then_some(ClaimRefusal::NameTaken)),
         Purpose::Park(rule) => match (machine.status, machine.transition) {
             // PARK-STALE: the park is only found out about, so nobody who came meanwhile is disturbed (M10).
@@ -180,7 +181,7 @@ fn stamp(machine: &mut Machine, purpose: &Purpose, now: Moment) {
         Purpose::Provision => Transition::Provisioning,
         Purpose::Park(_) => Transition::Parking,
         Purpose::Wake { .. } => Transition::Resuming,
-        Purpose::Destroy | Purpose::Confirm | Purpose::Settle | Purpose::Leftover => return,
+        Purpose::Destroy | Purpose::Confirm | Purpose::Settle | Purpose::Leftover | Purpose::Reap => return,
     };
     if machine.transition == Some(wanted) && wanted != Transition::Provisioning {
         return;
@@ -206,7 +207,7 @@ fn verb_of(purpose: &Purpose, machine: &Machine) -> Verb {
         Purpose::Confirm => Verb::Confirm,
         Purpose::Settle => Verb::Settle,
         Purpose::Destroy if machine.transition_reason.as_deref() == Some(DestroyReason::Reset.as_str()) => Verb::Reset,
-        Purpose::Destroy | Purpose::Leftover => Verb::Destroy,
+        Purpose::Destroy | Purpose::Leftover | Purpose::Reap => Verb::Destroy,
     }
 }
 

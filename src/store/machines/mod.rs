@@ -5,7 +5,7 @@
 //! rulings-lifecycle 1 to 4.
 
 mod fence;
-mod finish;
+pub(super) mod finish;
 mod handover;
 pub(super) mod journal;
 mod lease;
@@ -164,7 +164,9 @@ impl MachineStore for SqlStore {
 }
 
 /// A refusal whose journal row was committed becomes the error that the caller sees.
-fn verdict(done: Result<Committed<finish::Verdict<Finished>>, StoreError>) -> Result<Committed<Finished>, StoreError> {
+pub(super) fn verdict(
+    done: Result<Committed<finish::Verdict<Finished>>, StoreError>,
+) -> Result<Committed<Finished>, StoreError> {
     let Committed { value, cursors } = done?;
     Ok(Committed { value: value?, cursors })
 }

@@ -17,7 +17,7 @@ use crate::store::schema::{accounts, machines};
 
 /// [`fountain_actors::domain::machine::Machine::is_counted`] in SQL, and the suspended machine that an unsettled wake
 /// may have started.
-const COUNTED: &str = "(cleanup_pending OR status IN ('pending', 'starting', 'ready') \
+pub const COUNTED: &str = "(cleanup_pending OR status IN ('pending', 'starting', 'ready') \
      OR (status NOT IN ('terminated', 'failed') AND transition IN ('resuming', 'destroying')) \
      OR (status = 'suspended' AND EXISTS (SELECT 1 FROM operations o WHERE o.machine_id = machines.id \
          AND o.verb = 'wake' AND o.settled_at IS NULL AND o.closed_at IS NULL \

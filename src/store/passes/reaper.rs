@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use diesel::dsl::sql;
+use diesel::dsl::{exists, not, sql};
 use diesel::prelude::*;
 use diesel::sql_types::{Bool, Timestamp};
 
 use fountain_actors::domain::machine::{Machine, MachineStatus, Provider, Transition};
+use fountain_actors::domain::operation::Outcome;
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::passes::NameHolder;
 
@@ -16,7 +17,7 @@ use crate::store::backend::{Db, Fault, lease_clock};
 use crate::store::columns::{Id, Word, at};
 use crate::store::machines::rows::MachineRow;
 use crate::store::machines::sweeps::FAIR_ORDER;
-use crate::store::schema::{machines, untracked_machines};
+use crate::store::schema::{machines, operations, untracked_machines};
 
 /// Builds that nobody carries any more. Their age is the stamp's, because `updated_at` moves with every step (RUL-L-12).
 pub fn stuck_builds(
@@ -55,12 +56,23 @@ pub fn stuck_builds(
     Ok(rows.into_iter().map(Machine::from).collect())
 }
 
-/// Who holds these names. Several rows may have had one; a live one wins, then the one that ended last.
+/// Who holds these names. Several rows may have had one; a live one wins, then the one that ended last. A row that was
+/// handed over has none any more: what stands there is the operator's (RUL-L-47).
 pub fn holders(db: &mut Db, provider: Provider, names: &[String]) -> Result<Vec<(String, NameHolder)>, Fault> {
     type Found = (String, Id<MachineId>, Word<MachineStatus>, bool);
     let found: Vec<Found> = machines::table
         .filter(machines::provider.eq(Word(provider)))
         .filter(machines::name.eq_any(names))
+        .filter(
+            machines::status
+                .ne_all([Word(MachineStatus::Terminated), Word(MachineStatus::Failed)])
+                .or(machines::cleanup_pending)
+                .or(not(exists(
+                    operations::table
+                        .filter(operations::machine_id.eq(machines::id))
+                        .filter(operations::outcome.eq(Word(Outcome::HandedOver))),
+                ))),
+        )
         .order((machines::terminated_at, machines::inserted_at, machines::id))
         .select((
             machines::name,
