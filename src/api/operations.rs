@@ -65,7 +65,7 @@ pub async fn why_conversation(state: Data<AppState>, caller: Signed, conversatio
     let row = json!({
         "id": conversation.0.to_string(),
         "status": view.conversation.status.as_str(),
-        "turn": own.map_or(Value::Null, |tenant| open_turn(tenant)),
+        "turn": own.map_or(Value::Null, open_turn),
     });
     shown.insert("conversation".into(), row);
     wire::ok(Value::Object(shown))

@@ -158,6 +158,17 @@ pub fn renewed(db: &mut Db, machine: MachineId, epoch: Epoch, until: Moment) -> 
     Ok(())
 }
 
+/// The machine was given another name in the middle of the operation (RUL-L-22).
+pub fn renamed(db: &mut Db, machine: MachineId, epoch: Epoch, name: &str) -> Result<(), Fault> {
+    diesel::update(operations::table)
+        .filter(operations::machine_id.eq(key(machine)))
+        .filter(operations::epoch.eq(epoch.0))
+        .filter(operations::outcome.is_null())
+        .set(operations::machine_name.eq(name))
+        .execute(db)?;
+    Ok(())
+}
+
 /// Debts of earlier epochs, oldest first; those that await their last look among them.
 pub fn debts(db: &mut Db, machine: MachineId, epoch: Epoch) -> Result<Vec<Operation>, Fault> {
     let rows = operations::table

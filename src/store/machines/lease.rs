@@ -272,9 +272,15 @@ pub fn advance(
     if let Some(event) = event {
         machine.status = finish::step(&machine, event)?;
     }
+    let renamed = patch.name.is_some();
     finish::apply(&mut machine, patch);
     machine.updated_at = now;
     rows::save(db, &machine)?;
+    if renamed {
+        // What this operation sends from here on carries the new name, and a debt must be looked for under it. What was
+        // sent under the old one stands on the journal rows of the epochs before.
+        journal::renamed(db, id, epoch, &machine.name)?;
+    }
     let mut outbox = Outbox::default();
     outbox.machine_stages(db, &machine, stages, now)?;
     Ok((machine, outbox))

@@ -238,7 +238,7 @@ impl Realm {
                     return;
                 };
                 request.channel_id = channel.then(|| "a channel".to_owned());
-                request.fresh = channel && salt % 3 == 0;
+                request.fresh = channel && salt.is_multiple_of(3);
                 request.sprite_name = chosen_name.then(|| format!("chosen-{}", salt % 3));
                 self.launch(salt, request, tenant).await;
             }

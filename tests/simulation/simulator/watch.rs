@@ -394,7 +394,8 @@ impl Seen {
             Op::Resume => stamp == Some(Transition::Resuming),
             _ => true,
         };
-        if !fits && !doomed(row) {
+        // Under a name that the row gave up nothing lives that could be stamped.
+        if !fits && !doomed(row) && row.name == name {
             self.violate(
                 "INV-08",
                 format!("{op} of {name} under {epoch:?} while the stamp is {stamp:?}"),
