@@ -22,6 +22,8 @@ mod credits;
 mod disk;
 #[path = "store/explain.rs"]
 mod explain;
+#[path = "store/guests.rs"]
+mod guests;
 #[path = "store/homes.rs"]
 mod homes;
 #[path = "store/lab.rs"]

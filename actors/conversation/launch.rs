@@ -297,6 +297,7 @@ impl Gates<'_> {
             conversation: self.conversation(request, admitted),
             machine_id: machine,
             environment_id: admitted.environment,
+            scope: self.caller.scope.clone(),
             audit: self.audit(request, "attach"),
             now: self.world.now(),
         };

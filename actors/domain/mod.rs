@@ -9,6 +9,7 @@ pub mod environment;
 pub mod error;
 pub mod event;
 pub mod explain;
+pub mod guest;
 pub mod ids;
 pub mod machine;
 pub mod operation;

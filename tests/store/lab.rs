@@ -12,7 +12,7 @@ use diesel::prelude::*;
 use fountain::server::SystemClock;
 use fountain::store::SqlStore;
 use fountain::store::schema::{accounts, agents, conversations, machines, operations, turns, usage_events};
-use fountain_actors::domain::account::{Actor, NewAudit};
+use fountain_actors::domain::account::{Actor, NewAudit, Scope};
 use fountain_actors::domain::agent::Runtime;
 use fountain_actors::domain::conversation::{Conversation, ConversationView, SandboxApiAccess, Source};
 use fountain_actors::domain::event::{LogEvent, StreamFilter};
@@ -193,6 +193,7 @@ impl Lab {
             conversation: self.new_conversation((self.account, self.agent)),
             machine_id: machine,
             environment_id: None,
+            scope: Scope::Full,
             audit: self.audit("conversation.created"),
             now: self.now(),
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{Answer, Committed};
-use crate::domain::account::{Actor, NewAudit};
+use crate::domain::account::{Actor, NewAudit, Scope};
 use crate::domain::agent::Runtime;
 use crate::domain::conversation::*;
 use crate::domain::machine::{MachineMode, Provider};
@@ -88,6 +88,8 @@ pub struct Attach {
     pub machine_id: MachineId,
     /// What the caller wants the machine to have been built for; None is "none".
     pub environment_id: Option<EnvironmentId>,
+    /// Of the caller: only a key of full scope brings another agent (lifecycle 5.7 rule 6).
+    pub scope: Scope,
     pub audit: NewAudit,
     pub now: Moment,
 }
@@ -114,8 +116,8 @@ pub trait ConversationStore {
     fn launch(&self, launch: Launch) -> Answer<'_, Committed<ConversationView>>;
 
     /// Under the machine lock, in the order of lifecycle 5.7 as amended by RUL-L-39: DOOMED, status, vault,
-    /// environment, agent (another agent is `sandbox_identity_mismatch` until guests exist, RUL-18), runtime, lease.
-    /// The conversation opens `idle` (RUL-11).
+    /// environment, another agent (admissible, then the caller's scope; RUL-L-84, RUL-L-85) or the runtime, lease. The
+    /// conversation opens `idle` (RUL-11), a guest's with its environment pinned.
     fn attach(&self, attach: Attach) -> Answer<'_, Committed<ConversationView>>;
 
     /// The live home of an identity.

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use fountain_actors::domain::account::{Actor, NewAudit};
 use fountain_actors::domain::conversation::{Conversation, ConversationStatus};
 use fountain_actors::domain::event::{NewStage, Stage, StageState};
+use fountain_actors::domain::guest::Tenant;
 use fountain_actors::domain::machine::{DestroyReason, Machine, MachineMode, MachineState, MachineStatus};
 use fountain_actors::domain::turn::{Ending, Turn};
 use fountain_actors::domain::*;
@@ -181,8 +182,18 @@ fn leave_descriptor(db: &mut Db, machine: &Machine, conversation: &Conversation)
     Ok(())
 }
 
+/// What stays of a deleted conversation on its machine; no secrets.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
-struct Descriptor {
+pub(super) struct Descriptor {
     runtime: String,
     agent_id: Option<String>,
+}
+
+impl Descriptor {
+    pub(super) fn into_tenant(self) -> Tenant {
+        Tenant {
+            runtime: self.runtime,
+            agent_id: self.agent_id.and_then(|id| id.parse().ok()),
+        }
+    }
 }

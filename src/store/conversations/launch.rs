@@ -1,5 +1,5 @@
 //! How a conversation begins: on a machine of its own, or on one that exists (M1, lifecycle 4.1, 5.7, 8; RUL-5, RUL-11,
-//! RUL-18, RUL-L-39, RUL-L-80).
+//! RUL-18, RUL-L-39, RUL-L-80 to 85).
 
 use diesel::prelude::*;
 use diesel::result::{DatabaseErrorKind, Error};
@@ -10,7 +10,7 @@ use fountain_actors::domain::*;
 use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::store::conversations::{Attach, Launch};
 
-use super::{rows, views};
+use super::{guests, rows, views};
 use crate::store::backend::{Db, Fault, lease_clock};
 use crate::store::columns::{Id, Word, key};
 use crate::store::events::Outbox;
@@ -70,16 +70,20 @@ fn missing_parent(fault: Fault) -> Fault {
 
 /// A conversation joins a machine.
 pub fn attach(db: &mut Db, attach: Attach) -> Result<(ConversationView, Outbox), Fault> {
-    let new = &attach.conversation;
-    let account = new.account_id;
+    let account = attach.conversation.account_id;
     let machine = machines::lock(db, attach.machine_id)?
         .filter(|machine| machine.account_id == Some(account))
         .ok_or(ErrorCode::SandboxNotFound)
         .map_err(Fault::from)?;
     let clock = lease_clock(db, attach.now)?;
     quota::require_active(db, account)?;
-    may_attach(&machine, &attach, clock)?;
-    rows::insert(db, new, machine.id, ConversationStatus::Idle, attach.now).map_err(missing_parent)?;
+    may_attach(db, &machine, &attach, clock)?;
+    let mut new = attach.conversation;
+    if machine.agent_id != Some(new.agent_id) {
+        // Pinned: the guest's agent may move, the disk that it shares does not (RUL-L-83).
+        new.environment_id = attach.environment_id;
+    }
+    rows::insert(db, &new, machine.id, ConversationStatus::Idle, attach.now).map_err(missing_parent)?;
     let view = views::one(db, account, new.id)?.ok_or_else(|| Fault::not_found("conversation"))?;
     let mut outbox = Outbox::default();
     outbox.audit(attach.audit, attach.now);
@@ -87,7 +91,7 @@ pub fn attach(db: &mut Db, attach: Attach) -> Result<(ConversationView, Outbox),
 }
 
 /// The attach rules in their order: lasting refusals before passing ones (lifecycle 2.3, 5.7).
-fn may_attach(machine: &Machine, attach: &Attach, clock: Moment) -> Result<(), Fault> {
+fn may_attach(db: &mut Db, machine: &Machine, attach: &Attach, clock: Moment) -> Result<(), Fault> {
     match machine.state(clock) {
         MachineState::Doomed { .. } => return Err(ErrorCode::SandboxResetPending.into()),
         MachineState::Gone(status) => return Err(Refusal::NotAttachable(status).into()),
@@ -97,14 +101,12 @@ fn may_attach(machine: &Machine, attach: &Attach, clock: Moment) -> Result<(), F
         return Err(Refusal::NotAttachable(machine.status).into());
     }
     let new = &attach.conversation;
-    // Another agent is a guest, and guests do not exist yet (RUL-18).
-    let same_identity = machine.vault_id == new.vault_id
-        && machine.environment_id == attach.environment_id
-        && machine.agent_id == Some(new.agent_id);
-    if !same_identity {
+    if machine.vault_id != new.vault_id || machine.environment_id != attach.environment_id {
         return Err(ErrorCode::SandboxIdentityMismatch.into());
     }
-    if machine.runtime.as_deref() != Some(new.runtime.as_str()) {
+    if machine.agent_id != Some(new.agent_id) {
+        guests::may_join(db, machine, new, &attach.scope)?;
+    } else if machine.runtime.as_deref() != Some(new.runtime.as_str()) {
         return Err(ErrorCode::SandboxRuntimeMismatch.into());
     }
     if machine.lease_live(clock) {

@@ -3,6 +3,7 @@
 //! Follows lifecycle 1.5, 2.5, 4.1, 5.5, 5.7 and http-api 4.4; RUL-5, 11, 12, 18, 28a, RUL-L-29, 39, 80.
 
 mod end;
+mod guests;
 pub(super) mod launch;
 pub mod rows;
 pub mod views;
