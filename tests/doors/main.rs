@@ -9,9 +9,13 @@
     reason = "a helper of a test fails as the test does"
 )]
 
+#[path = "../audit/auditor.rs"]
+mod auditor;
 #[path = "../simulation/conversation_bench.rs"]
 #[allow(dead_code, reason = "the simulation uses what is not used here")]
 mod conversation_bench;
+#[path = "../audit/provider.rs"]
+mod provider;
 
 mod cases;
 mod matrix;

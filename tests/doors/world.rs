@@ -24,7 +24,7 @@ use crate::conversation_bench::{Bench, Setup};
 const KEY: &str = "ftn_doors";
 /// Longer than any door waits.
 const LONG: Duration = Duration::from_secs(600);
-const ROOMY: Limits = Limits { fleet: 100, cap: 100 };
+const ROOMY: Limits = Limits::flat(100, 100);
 
 /// The columns of lifecycle 2.3, each state by itself.
 pub const STATES: [&str; 11] = [
