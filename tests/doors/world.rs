@@ -24,7 +24,7 @@ use crate::conversation_bench::{Bench, Setup};
 const KEY: &str = "ftn_doors";
 /// Longer than any door waits.
 const LONG: Duration = Duration::from_secs(600);
-const ROOMY: Limits = Limits { fleet: 100, cap: 100 };
+const ROOMY: Limits = Limits::flat(100, 100);
 
 /// The columns of lifecycle 2.3, each state by itself.
 pub const STATES: [&str; 11] = [
@@ -269,6 +269,17 @@ impl House {
             now: self.bench.world.now(),
         };
         self.bench.world.store.finish(finish).await.map(drop)
+    }
+
+    /// Ends every actor before the system is dropped. Without the auditor: the other process is played by the test, which
+    /// writes outcomes for calls that nobody sent.
+    pub async fn close(self) {
+        self.bench
+            .engine
+            .shutdown(fountain_actors::directory::ShutdownKind::Drain)
+            .await;
+        self.bench.engine.freeze();
+        tokio::time::sleep(Duration::from_secs(120)).await;
     }
 
     fn state(&self) -> web::Data<AppState> {
