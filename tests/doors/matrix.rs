@@ -142,7 +142,7 @@ async fn rul_l_47_a_reap_waits_five_seconds_and_its_machine_is_left_to_the_opera
     let name = house.row().await.name;
     let said = house.knock("reap").await;
     assert_eq!(said.body["data"]["outcome"], "terminated");
-    assert_eq!(house.bench.sandbox.machines(), [name.clone()], "nothing was deleted");
+    assert_eq!(house.bench.sandbox.machines(), [name], "nothing was deleted");
     let told = house.knock("why").await.body["data"].clone();
     assert_eq!(told["state"], "gone");
     assert_eq!(told["operations"][0]["receipt"]["verdict"], "handed_over");

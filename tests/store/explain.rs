@@ -122,7 +122,7 @@ async fn rul_l_73_the_books_hold_what_is_counted_owed_and_handed_over() {
         lab.finish(&wake, MachineEvent::WakeConfirmed).await;
         lost_wake(&lab, machine).await;
         let owed = entry(&lab, machine).await.unwrap();
-        assert_eq!(owed.debts, [owed.name.clone()]);
+        assert_eq!(owed.debts, std::slice::from_ref(&owed.name));
         let held = lab.claim(machine, Purpose::Reap).await;
         lab.store().hand_over(handed_over(&lab, &held)).await.unwrap();
         let given = entry(&lab, machine).await.unwrap();
