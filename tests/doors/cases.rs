@@ -40,7 +40,7 @@ async fn case_1_reset_during_a_wake_with_a_lost_answer() {
     assert_eq!(house.bench.sandbox.requests(Op::Spawn), 1, "no server starts anything");
     let told = house.knock("why").await.body["data"].clone();
     assert_eq!((&told["state"], &told["counted"]), (&json!("gone"), &json!(false)));
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
@@ -66,7 +66,7 @@ async fn case_2_an_owner_frozen_between_checkpoint_and_suspend() {
         .find(|row| row["epoch"] == epoch)
         .cloned();
     assert_eq!(frozen.unwrap()["outcome"], "superseded");
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
@@ -82,7 +82,7 @@ async fn case_3_a_server_killed_after_create_before_starting() {
     assert_eq!(row.status, MachineStatus::Ready);
     assert_ne!(row.name, old, "a name that nobody uses (RUL-L-22)");
     assert_eq!(house.bench.turns(house.conversation).await.len(), 1, "one turn, once");
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
@@ -95,7 +95,7 @@ async fn case_4_a_guest_attaches_while_the_owners_conversation_ends() {
     let path = format!("/api/conversations/{guest}/prompts");
     let said = house.call("POST", &path, json!({"prompt": "hello"})).await;
     assert_eq!(said.words(), "200", "the guest keeps the machine (RUL-L-80)");
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
@@ -127,7 +127,7 @@ async fn case_6_a_complete_listing_that_is_older_than_a_create() {
     assert_eq!(about(&judged.findings), 0, "{:?}", judged.findings);
     let row = house.bench.world.store.machine(rows[1]).await.unwrap().unwrap();
     assert_eq!(row.status, MachineStatus::Ready);
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
@@ -149,7 +149,7 @@ async fn case_7_a_machine_of_a_fenced_epoch_is_never_adopted() {
     assert_eq!((&told["state"], &told["counted"]), (&json!("gone"), &json!(true)));
     let mut next = told["next"].as_array().unwrap().iter();
     assert!(next.any(|step| step["by"] == "teardown_pass"), "{told}");
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
@@ -175,5 +175,5 @@ async fn rul_l_20_a_reset_that_is_not_confirmed_stays_pending_and_is_retried_by_
     assert_eq!(house.row().await.status, MachineStatus::Terminated);
     let events = house.call("GET", "/api/admin/events", json!({})).await;
     assert_eq!(events.body["data"][0]["event_type"], "admin.sandbox.reset_retried");
-    house.bench.close().await;
+    house.close().await;
 }

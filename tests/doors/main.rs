@@ -10,11 +10,13 @@
 )]
 
 #[path = "../audit/auditor.rs"]
+#[allow(dead_code, reason = "the bench of the flows names it")]
 mod auditor;
 #[path = "../simulation/conversation_bench.rs"]
 #[allow(dead_code, reason = "the simulation uses what is not used here")]
 mod conversation_bench;
 #[path = "../audit/provider.rs"]
+#[allow(dead_code, reason = "the auditor's other half")]
 mod provider;
 
 mod cases;

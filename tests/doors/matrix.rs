@@ -17,7 +17,7 @@ async fn row(door: &str, wanted: [&str; 11]) {
         if said.words() != wanted {
             wrong.push(format!("{door} on {state}: {} instead of {wanted}", said.words()));
         }
-        house.bench.close().await;
+        house.close().await;
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
@@ -136,13 +136,13 @@ async fn rul_l_47_a_reap_waits_five_seconds_and_its_machine_is_left_to_the_opera
     assert_eq!(said.words(), BUSY);
     let waited = Duration::from_millis(4500)..=Duration::from_millis(5500);
     assert!(waited.contains(&said.took), "{:?}", said.took);
-    house.bench.close().await;
+    house.close().await;
 
     let house = House::of("DOOMED").await;
     let name = house.row().await.name;
     let said = house.knock("reap").await;
     assert_eq!(said.body["data"]["outcome"], "terminated");
-    assert_eq!(house.bench.sandbox.machines(), std::slice::from_ref(&name), "nothing was deleted");
+    assert_eq!(house.bench.sandbox.machines(), [name], "nothing was deleted");
     let told = house.knock("why").await.body["data"].clone();
     assert_eq!(told["state"], "gone");
     assert_eq!(told["operations"][0]["receipt"]["verdict"], "handed_over");
@@ -153,7 +153,7 @@ async fn rul_l_47_a_reap_waits_five_seconds_and_its_machine_is_left_to_the_opera
     let fake = &ledger.body["data"]["providers"][0];
     assert_eq!(fake["unreserved"][0]["reason"], "handed_over", "{fake}");
     assert_eq!(ledger.body["data"]["unexplained"], 0);
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
@@ -164,12 +164,13 @@ async fn rul_l_26_a_reset_under_a_lease_fences_waits_five_seconds_and_says_pendi
     assert!(first.took >= Duration::from_millis(4500), "{:?}", first.took);
     assert_eq!(house.knock("reset").await.words(), "409 sandbox_reset_pending");
     assert_eq!(house.knock("prompt").await.words(), "409 sandbox_reset_pending");
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
 async fn rul_6_a_prompt_during_a_build_waits_twenty_seconds() {
-    let house = House::quiet("BUILDING").await;
+    // Built by this process, whose server takes the prompt.
+    let house = House::building(Default::default(), None).await;
     let said = house.knock("prompt").await;
     assert_eq!(said.words(), "503 provisioning 30");
     assert!(
@@ -177,7 +178,7 @@ async fn rul_6_a_prompt_during_a_build_waits_twenty_seconds() {
         "{:?}",
         said.took
     );
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
@@ -189,7 +190,7 @@ async fn rul_12_terminate_during_a_build_fences_an_ephemeral_machine_at_once() {
     let told = house.knock("why").await.body["data"].clone();
     assert_eq!(told["state"], "doomed");
     assert_eq!(told["counted"], true, "until its absence is confirmed (RUL-L-20)");
-    house.bench.close().await;
+    house.close().await;
 }
 
 #[actix::test]
@@ -211,5 +212,5 @@ async fn a_prompt_to_a_live_server_waits_five_seconds_for_another_process() {
         2,
         "RUL-3: nothing is left behind"
     );
-    house.bench.close().await;
+    house.close().await;
 }

@@ -271,6 +271,17 @@ impl House {
         self.bench.world.store.finish(finish).await.map(drop)
     }
 
+    /// Ends every actor before the system is dropped. Without the auditor: the other process is played by the test, which
+    /// writes outcomes for calls that nobody sent.
+    pub async fn close(self) {
+        self.bench
+            .engine
+            .shutdown(fountain_actors::directory::ShutdownKind::Drain)
+            .await;
+        self.bench.engine.freeze();
+        tokio::time::sleep(Duration::from_secs(120)).await;
+    }
+
     fn state(&self) -> web::Data<AppState> {
         let world = &self.bench.world;
         web::Data::new(AppState {
