@@ -9,6 +9,7 @@ mod admin;
 mod boot;
 mod doors;
 mod homes;
+mod membership;
 mod queue;
 mod schedules;
 mod seats;
@@ -32,6 +33,7 @@ use crate::transcript::writer::Writer;
 pub use crate::conversation::messages::ShutdownKind;
 pub(crate) use homes::Home;
 use homes::Movers;
+use membership::Membership;
 pub use queue::Replayed;
 use seats::Seats;
 
@@ -60,6 +62,7 @@ struct Inner {
     stopping: AtomicBool,
     /// Told about every home that a server leaves.
     movers: Movers,
+    membership: Membership,
 }
 
 /// What an asker hears when an actor died twice under its question.
@@ -110,6 +113,7 @@ impl Engine {
                 seats: Seats::default(),
                 stopping: AtomicBool::new(false),
                 movers,
+                membership: Membership::default(),
             }),
         }
     }
@@ -214,7 +218,7 @@ impl Engine {
 
     /// Starts a server for a conversation that has something to do: an open turn, or a process to stop.
     pub fn serve(&self, id: ConversationId, machine: MachineId) {
-        if !self.is_stopping() {
+        if self.may_begin() {
             self.server(id, machine, Cause::Demand);
         }
     }

@@ -91,4 +91,8 @@ pub trait Doors: AdminDoors + Send + Sync {
     fn destroy_fenced(&self, fenced: Fenced);
     /// A server of this conversation is alive here.
     fn is_live(&self, conversation: ConversationId) -> bool;
+    /// This process can show that it is a member of its deployment; one that cannot admits nothing (RUL-L-7).
+    fn is_member(&self) -> bool {
+        true
+    }
 }

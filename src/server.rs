@@ -272,6 +272,8 @@ impl Server {
     /// [`ShutdownKind::Clean`] the turns end first, while runners are still connected and readers can see it.
     pub async fn stop(self, how: ShutdownKind) {
         self.passes.stop().await;
+        // Others adopt what is handed over from here on, and nothing new begins here (INV-112).
+        self.engine.drain().await;
         if how == ShutdownKind::Clean {
             self.engine.shutdown(how).await;
         }

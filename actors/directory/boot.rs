@@ -32,13 +32,14 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(25);
 const SHUTDOWN_POLL: Duration = Duration::from_millis(100);
 
 impl Engine {
-    /// Starts the servers of open turns (RUL-36) and watches runners come. Answers how many turns it found.
+    /// Becomes a member (RUL-L-7), starts the servers of open turns (RUL-36) and watches runners come. Answers how many turns it found.
     ///
     /// On SQLite the composition root has ended the leases of its dead predecessor before (RUL-30).
     ///
     /// # Errors
     /// What the store says; nothing is lost then, the adoption pass finds the same turns.
     pub async fn boot(&self) -> Result<usize, StoreError> {
+        self.join().await;
         self.watch_runners();
         let adoptable = self.world().store.adoptable(SWEEP).await?;
         let found = adoptable.len();
@@ -115,6 +116,7 @@ impl Engine {
         if tokio::time::timeout(SHUTDOWN_LIMIT, owners).await.is_err() {
             tracing::warn!("some machine operations did not end in time; their leases lapse");
         }
+        self.leave().await;
     }
 
     /// Lets every actor go without a word, as the death of the process does: nothing is written, attachments are gone,
@@ -122,6 +124,7 @@ impl Engine {
     #[cfg(any(test, feature = "fakes"))]
     pub fn freeze(&self) {
         self.inner.movers.silence();
+        self.inner.membership.end();
         for server in self.inner.seats.clear() {
             server.do_send(StandDown);
         }

@@ -3,8 +3,6 @@
 //! A door reads at most the row that says whose the conversation is, and hands the request to the server that acts. No
 //! rule of the domain is decided here, except that ended, foreign and missing things are told apart.
 
-use std::sync::atomic::Ordering;
-
 use actix::MailboxError;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -189,17 +187,13 @@ impl Doors for Engine {
     fn is_live(&self, conversation: ConversationId) -> bool {
         Engine::is_live(self, conversation)
     }
+
+    fn is_member(&self) -> bool {
+        Engine::is_member(self)
+    }
 }
 
 impl Engine {
-    /// A process that is ending takes no new work.
-    pub(super) fn check_open(&self) -> Result<(), Refusal> {
-        match self.inner.stopping.load(Ordering::Acquire) {
-            true => Err(ErrorCode::SandboxUnavailable.into()),
-            false => Ok(()),
-        }
-    }
-
     /// Every server on a machine that goes stops without a word; the rows were written by who fenced it.
     pub(super) fn stand_down(&self, machine: MachineId) {
         for conversation in self.live_on(machine) {

@@ -130,7 +130,7 @@ impl Engine {
         )
     }
 
-    fn is_other(&self, holder: &str) -> bool {
+    pub(super) fn is_other(&self, holder: &str) -> bool {
         *self.world().holder != *holder
     }
 }

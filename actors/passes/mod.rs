@@ -27,7 +27,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::LocalBoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -48,6 +48,14 @@ pub trait Replica: Send + Sync {
     fn is_live(&self, conversation: ConversationId) -> LocalBoxFuture<'_, bool>;
     /// A server of some conversation on this machine lives.
     fn is_occupied(&self, machine: MachineId) -> LocalBoxFuture<'_, bool>;
+    /// Whether servers may be started here now (RUL-L-7, INV-112).
+    fn may_adopt(&self) -> bool {
+        true
+    }
+    /// Ticks when another process went or hands over. None: there are no others.
+    fn handovers(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
     /// The machine's owner, started if there is none.
     fn owner(&self, machine: MachineId) -> Addr<MachineActor>;
     /// The doors, for passes that launch and prompt. None: those passes only tidy up.
@@ -67,6 +75,14 @@ impl Replica for Engine {
 
     fn is_occupied(&self, machine: MachineId) -> LocalBoxFuture<'_, bool> {
         Box::pin(self.is_occupied_anywhere(machine))
+    }
+
+    fn may_adopt(&self) -> bool {
+        self.may_begin()
+    }
+
+    fn handovers(&self) -> Option<watch::Receiver<u64>> {
+        Some(Self::handovers(self))
     }
 
     fn owner(&self, machine: MachineId) -> Addr<MachineActor> {
@@ -309,7 +325,8 @@ impl Passes {
     pub fn start(world: &World, replica: &Arc<dyn Replica>) -> Self {
         let parts = || (world.clone(), Arc::clone(replica));
         let adoption = Recipients::of(adoption::Adoption::new(parts()), world);
-        adoption::follow_runners(world, adoption.run.clone());
+        adoption::follow_runners(world, Arc::clone(replica), adoption.run.clone());
+        adoption::follow_handovers(&**replica, adoption.run.clone());
         let queue = Recipients::of(queue::Queue::new(parts()), world);
         queue::follow_slots(world, queue.run.clone());
         Self {

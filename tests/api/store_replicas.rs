@@ -28,6 +28,10 @@ impl ReplicaStore for Rows {
         not_here("leave_home")
     }
 
+    fn homes_in(&self, _: String) -> Answer<'_, Vec<(ConversationId, ServerEpoch)>> {
+        not_here("homes_in")
+    }
+
     fn seat_runner(&self, _: RunnerId, _: String) -> Answer<'_, ()> {
         not_here("seat_runner")
     }

@@ -40,7 +40,7 @@ pub struct Bench {
     pub agent: Agent,
     pub verbs: Verbs,
     holder: u32,
-    store: SqlStore,
+    pub store: SqlStore,
     began: Moment,
     /// A process came back and freed the leases of the one before it, whatever was on its way (RUL-30).
     booted: bool,

@@ -243,7 +243,7 @@ async fn rul_36_a_pending_turn_is_built_for_after_a_crash_and_runs_once() {
 }
 
 /// A bench whose machines live on one runner, which is connected.
-async fn on_a_runner(agent: FakeAgent) -> (Bench, Arc<fountain_actors::runner::RunnerRegistry<()>>, Runner) {
+pub async fn on_a_runner(agent: FakeAgent) -> (Bench, Arc<fountain_actors::runner::RunnerRegistry<()>>, Runner) {
     let registry = Arc::new(fountain_actors::runner::RunnerRegistry::<()>::default());
     let mut setup = Setup::with(agent);
     setup.provider = Provider::Runner;

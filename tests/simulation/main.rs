@@ -21,6 +21,7 @@ mod credits;
 mod destroy;
 mod launch_queue;
 mod lease;
+mod liveness;
 mod park;
 mod passes;
 mod passes_debts;

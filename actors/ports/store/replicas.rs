@@ -60,6 +60,8 @@ pub trait ReplicaStore {
     fn register_server(&self, conversation: ConversationId, holder: String, now: Moment) -> Answer<'_, Serving>;
     /// This generation of the server has stopped. Leaves a newer one's home alone.
     fn leave_home(&self, conversation: ConversationId, holder: String, generation: ServerEpoch) -> Answer<'_, ()>;
+    /// Conversations whose servers live in this process, by its rows.
+    fn homes_in(&self, holder: String) -> Answer<'_, Vec<(ConversationId, ServerEpoch)>>;
     /// A runner's newest connection is in this process.
     fn seat_runner(&self, runner: RunnerId, holder: String) -> Answer<'_, ()>;
     /// It is not any more; does nothing when it has connected elsewhere since.

@@ -67,6 +67,20 @@ pub fn clear_others(db: &mut Db, holder: &str) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Conversations with a home in a process.
+pub fn within(db: &mut Db, holder: &str) -> Result<Vec<(ConversationId, ServerEpoch)>, Fault> {
+    let homes: Vec<(Id<ConversationId>, i64)> = actor_homes::table
+        .filter(actor_homes::kind.eq(CONVERSATION))
+        .filter(actor_homes::holder.eq(holder))
+        .order(actor_homes::id)
+        .select((actor_homes::id, actor_homes::generation))
+        .load(db)?;
+    Ok(homes
+        .into_iter()
+        .map(|(id, generation)| (id.0, ServerEpoch(generation)))
+        .collect())
+}
+
 pub fn of(db: &mut Db, resident: Resident, now: Moment) -> Result<Option<Member>, Fault> {
     let clock = lease_clock(db, now)?;
     let (kind, id) = address(resident);

@@ -51,6 +51,10 @@ impl ReplicaStore for SqlStore {
         })
     }
 
+    fn homes_in(&self, holder: String) -> Answer<'_, Vec<(ConversationId, ServerEpoch)>> {
+        self.answer("replica.homes_in", Access::Read, move |db| homes::within(db, &holder))
+    }
+
     fn seat_runner(&self, runner: RunnerId, holder: String) -> Answer<'_, ()> {
         self.answer("replica.seat_runner", Access::Write, move |db| {
             homes::move_in(db, Resident::Runner(runner), &holder, 0)
