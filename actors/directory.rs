@@ -13,6 +13,7 @@ mod membership;
 mod queue;
 mod schedules;
 mod seats;
+mod watchdog;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -139,7 +139,9 @@ impl ConversationActor {
         }
         let (world, engine) = (self.world.clone(), self.engine.clone());
         let (conversation, machine, epoch) = (bound.conversation.clone(), bound.machine.clone(), bound.epoch);
+        let watched = builds.then(|| engine.watch_build(conversation.id, machine.id));
         let work = async move {
+            let _watched = watched; // until the build is over, or this server is
             let profile = match Profile::resolve(&world, conversation, machine.clone()).await {
                 Ok(profile) => Arc::new(profile),
                 Err(refusal) => return (None, None, Built::Refused(refusal)),

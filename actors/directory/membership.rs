@@ -102,8 +102,9 @@ impl Engine {
     /// Becomes a member, and stays one as long as the engine lives.
     pub(super) async fn join(&self) {
         self.inner.membership.lock().proved = Some(Instant::now());
-        self.beat().await;
+        // Before the first heartbeat, which a database may keep waiting for.
         actix::spawn(keep(Arc::downgrade(&self.inner)));
+        self.beat().await;
     }
 
     async fn beat(&self) {

@@ -48,6 +48,7 @@ use crate::domain::{MachineId, account};
 use crate::ports::World;
 use breaker::Breaker;
 use messages::*;
+pub(crate) use provision::watchdog::{TOO_LONG, Verdict, watch};
 
 /// Who finishes what an operation left fenced.
 const OWNER: account::Actor = account::Actor::System("machine_owner");

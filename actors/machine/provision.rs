@@ -18,6 +18,9 @@ mod adopt;
 mod cold;
 mod pipeline;
 mod warm;
+pub(crate) mod watchdog;
+
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::time::Instant;
@@ -267,22 +270,44 @@ async fn close(
     Ok(outcome::finish(site, lease, trace, settlement).await?.machine)
 }
 
+/// What came of ending a build from outside.
+pub(super) enum Ended {
+    /// The row is `failed` by this.
+    Now(Box<Machine>),
+    /// It had ended or settled before, or is somebody's to destroy: nothing was done.
+    Before,
+}
+
 /// Ends a build that nobody carries any more (M6, RUL-L-23).
 pub(crate) async fn fail_build(site: &Site, ask: FailBuild) -> Result<Machine, MachineError> {
+    match end_build(site, ask, site.world.settings.busy_wait).await? {
+        Ended::Now(machine) => Ok(*machine),
+        Ended::Before => {
+            let row = site.world.store.machine(site.machine).await?;
+            let row = row.ok_or(StoreError::NotFound("sandbox"))?;
+            match (row.status.is_terminal(), row.transition) {
+                (true, _) => Ok(row),
+                (false, Some(Transition::Destroying)) => Err(ErrorCode::SandboxResetPending.into()),
+                (false, _) => Err(ErrorCode::SandboxUnavailable.into()),
+            }
+        }
+    }
+}
+
+/// [`fail_build`], waiting this long for the lease.
+async fn end_build(site: &Site, ask: FailBuild, patience: Duration) -> Result<Ended, MachineError> {
     let wanted = Wanted {
         purpose: Purpose::Provision,
         actor: ask.actor.clone(),
         stages: Vec::new(),
-        patience: site.world.settings.busy_wait,
+        patience,
     };
     let (lease, claimed) = match lease::take(site, wanted).await? {
         Taken::Lease(taken) => *taken,
         Taken::Held => return Err(MachineError::Busy),
-        Taken::Not(ClaimRefusal::Terminal(_)) => {
-            let row = site.world.store.machine(site.machine).await?;
-            return row.ok_or_else(|| StoreError::NotFound("sandbox").into());
-        }
-        Taken::Not(ClaimRefusal::Status(_)) => return Err(ErrorCode::SandboxUnavailable.into()),
+        Taken::Not(
+            ClaimRefusal::Missing | ClaimRefusal::Terminal(_) | ClaimRefusal::Status(_) | ClaimRefusal::Doomed { .. },
+        ) => return Ok(Ended::Before),
         Taken::Not(refusal) => return Err(outcome::claim_refused(refusal)),
     };
     let stages = ask.conversation.into_iter().map(|conversation| {
@@ -295,7 +320,7 @@ pub(crate) async fn fail_build(site: &Site, ask: FailBuild) -> Result<Machine, M
     if let Some(facade) = facade.as_ref().filter(|_| is_rebuild(&claimed)) {
         facade.trace().inherited_create();
     }
-    close(
+    let failed = close(
         site,
         lease,
         &claimed.machine,
@@ -303,8 +328,8 @@ pub(crate) async fn fail_build(site: &Site, ask: FailBuild) -> Result<Machine, M
         &ask.reason,
         stages.collect(),
         &ask.actor,
-    )
-    .await
+    );
+    Ok(Ended::Now(Box::new(failed.await?)))
 }
 
 /// The row alone says that an earlier build got past its claim.

@@ -32,4 +32,5 @@ mod schedules;
 mod seam;
 mod wake;
 mod warm;
+mod watchdog;
 mod world;
