@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::holdings::Holdings;
 use crate::domain::MachineId;
 use crate::domain::machine::Provider;
 
@@ -29,6 +30,8 @@ struct Record {
 /// The not-found breaker of this replica.
 #[derive(Default)]
 pub struct Breaker {
+    /// The replica's other memory of machines: which leases are its own.
+    pub(super) holdings: Holdings,
     records: Mutex<HashMap<&'static str, Record>>,
 }
 

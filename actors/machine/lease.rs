@@ -11,11 +11,13 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior};
 
+use super::breaker::Breaker;
 use super::{Site, outcome};
 use crate::domain::account::Actor;
 use crate::domain::event::NewStage;
@@ -35,6 +37,7 @@ pub(crate) struct Superseded;
 /// What the lease, its guard and its renewal task share.
 struct Core {
     world: World,
+    breaker: Arc<Breaker>,
     machine: MachineId,
     epoch: Epoch,
     ttl: Duration,
@@ -65,10 +68,12 @@ impl Core {
         {
             Ok(()) => {
                 self.good_until.set(sent + self.ttl);
+                self.breaker.holdings.hold(self.machine, self.epoch, sent + self.ttl);
                 true
             }
             Err(StoreError::Stale(_) | StoreError::NotFound(_)) => {
                 self.lost.set(true);
+                self.breaker.holdings.give_up(self.machine, self.epoch);
                 false
             }
             Err(error) => {
@@ -96,7 +101,9 @@ impl Core {
         }
         if let Err(error) = self.world.store.release(self.machine, self.epoch).await {
             tracing::warn!(machine.id = %self.machine, epoch = self.epoch.0, %error, "a lease was left to lapse");
+            return;
         }
+        self.breaker.holdings.give_up(self.machine, self.epoch);
     }
 }
 
@@ -179,11 +186,13 @@ impl Lease {
     /// The operation's second transaction has committed and released the lease.
     pub fn finished(self) {
         self.core.finished.set(true);
+        self.core.breaker.holdings.give_up(self.core.machine, self.core.epoch);
     }
 
     /// The store said that somebody newer holds the machine.
     pub fn superseded(self) {
         self.core.lost.set(true);
+        self.core.breaker.holdings.give_up(self.core.machine, self.core.epoch);
     }
 }
 
@@ -234,6 +243,13 @@ pub(crate) async fn take(site: &Site, wanted: Wanted) -> Result<Taken, StoreErro
         | Purpose::Reap => (settings.lease_ttl, settings.lease_ttl * MOST_TTLS),
     };
     loop {
+        if is_still_ours(site).await? {
+            if Instant::now() + settings.busy_poll > give_up {
+                return Ok(Taken::Held);
+            }
+            tokio::time::sleep(settings.busy_poll).await;
+            continue;
+        }
         let sent = Instant::now();
         let claim = Claim {
             machine_id: site.machine,
@@ -252,6 +268,7 @@ pub(crate) async fn take(site: &Site, wanted: Wanted) -> Result<Taken, StoreErro
                 outcome::count(site, &wanted.stages);
                 let core = Rc::new(Core {
                     world: world.clone(),
+                    breaker: Arc::clone(&site.breaker),
                     machine: site.machine,
                     epoch: claimed.epoch,
                     ttl,
@@ -261,6 +278,7 @@ pub(crate) async fn take(site: &Site, wanted: Wanted) -> Result<Taken, StoreErro
                     in_flight: Cell::new(false),
                     finished: Cell::new(false),
                 });
+                site.breaker.holdings.hold(site.machine, claimed.epoch, sent + ttl);
                 let (alive, dropped) = oneshot::channel();
                 actix_rt::spawn(Rc::clone(&core).keep(dropped, ttl / settings.renewal_divisor));
                 let lease = Lease {
@@ -281,6 +299,19 @@ pub(crate) async fn take(site: &Site, wanted: Wanted) -> Result<Taken, StoreErro
         }
         tokio::time::sleep(settings.busy_poll).await;
     }
+}
+
+/// An operation of this very process may still act on the machine, whatever the lease clock says of its lease
+/// (RUL-L-11). A lease that the rows gave to somebody else is not its any more.
+async fn is_still_ours(site: &Site) -> Result<bool, StoreError> {
+    let Some(epoch) = site.breaker.holdings.held(site.machine) else {
+        return Ok(false);
+    };
+    let row = site.world.store.machine(site.machine).await?;
+    Ok(row.is_some_and(|row| {
+        let is_holder = row.lease.is_some_and(|lease| *lease.holder == *site.world.holder);
+        is_holder && row.lease_epoch == epoch
+    }))
 }
 
 /// Which delete a claim allows. Read from the committed row, not from what was asked for.

@@ -17,6 +17,7 @@ mod evidence;
 mod facade;
 mod fence;
 pub mod groundwork;
+mod holdings;
 mod lease;
 pub mod messages;
 pub mod names;

@@ -7,10 +7,12 @@ use std::time::Duration;
 use fountain::store::Turnstile;
 use fountain::store::backend::Access;
 use fountain_actors::directory::{Engine, Placement, ShutdownKind};
+use fountain_actors::domain::machine::MachineMode;
 use fountain_actors::domain::turn::TurnStatus;
 use fountain_actors::domain::{ConversationId, ErrorCode};
 use fountain_actors::doors::Doors;
-use fountain_actors::fakes::{AgentStep, FakeAgent, Op};
+use fountain_actors::fakes::{AgentStep, FakeAgent, Fault, Op};
+use fountain_actors::machine::messages::{Abandon, ProvisionError};
 use fountain_actors::passes::{Passes, Replica};
 use fountain_actors::ports::World;
 use fountain_actors::ports::store::replicas::Resident;
@@ -21,6 +23,7 @@ use tokio::time::Instant;
 
 use crate::conversation_bench::{Bench, text};
 use crate::conversation_recovery::on_a_runner;
+use crate::world::Sim;
 
 /// Says numbered lines, one a second, then ends its turn.
 fn counting(lines: usize) -> FakeAgent {
@@ -240,4 +243,26 @@ async fn rul_l_50_a_runner_that_registers_elsewhere_takes_its_conversations_with
     passes.stop().await;
     other.close().await;
     bench.close().await;
+}
+
+#[actix::test]
+async fn rul_l_11_a_clock_that_is_set_forward_takes_no_lease_from_an_operation_of_the_same_process() {
+    let sim = Sim::start().await;
+    let home = sim.launch(MachineMode::Ephemeral).await;
+    let ask = sim.provision(home).await;
+    sim.fake.plan(Op::Create, Fault::Slow(Duration::from_secs(100)));
+    let owner = sim.here.owner(home.machine);
+    let crash = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        owner.send(Abandon).await.unwrap();
+    };
+    let (_, ()) = tokio::join!(owner.send(ask), crash);
+    // The provider's log does not know the wall clock, by which the journal is dated.
+    sim.excuse("INV-08");
+    // An hour passes on the wall, and none here: the create is still on its way.
+    sim.clock.jump(Duration::from_secs(3600));
+    assert!(!sim.row(home).await.lease_live(sim.now()), "dead by the rows");
+    assert!(matches!(sim.build(home).await, Err(ProvisionError::ClaimedElsewhere)));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(sim.build(home).await.is_ok(), "once it has lapsed here too");
 }

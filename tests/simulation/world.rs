@@ -110,6 +110,7 @@ pub struct Home {
 
 /// The whole.
 pub struct Sim {
+    pub clock: Arc<FakeClock>,
     pub store: SqlStore,
     pub fake: FakeSandbox,
     pub here: Arc<Node>,
@@ -141,7 +142,8 @@ impl Sim {
     /// Pauses the clock first. `adjust` changes single settings, `shape` the provider.
     pub async fn with(adjust: impl FnOnce(&mut Settings), shape: impl FnOnce(FakeSandbox) -> FakeSandbox) -> Self {
         tokio::time::pause();
-        let clock: Arc<dyn Clock> = Arc::new(FakeClock::default());
+        let fake_clock = Arc::new(FakeClock::default());
+        let clock: Arc<dyn Clock> = fake_clock.clone();
         let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(42));
         let key = MasterKey::parse(&MasterKey::generate(rng.as_ref())).unwrap();
         let mut config = StoreConfig::new(SecretString::from("sqlite::memory:"), key, Arc::clone(&rng));
@@ -175,6 +177,7 @@ impl Sim {
         };
         store.create_account(new).await.unwrap();
         Self {
+            clock: fake_clock,
             store,
             fake,
             began: world.now(),

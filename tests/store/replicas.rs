@@ -5,6 +5,7 @@ use std::time::Duration;
 use fountain_actors::domain::machine::MachineMode;
 use fountain_actors::domain::*;
 use fountain_actors::ports::clock::{after, before};
+use fountain_actors::ports::store::machines::{Claim, ClaimAnswer, Purpose};
 use fountain_actors::ports::store::replicas::{Beat, Resident};
 use fountain_actors::ports::store::{MachineStore, ReplicaStore};
 
@@ -183,5 +184,54 @@ async fn rul_l_11_the_clock_of_sqlite_never_runs_backwards() {
         assert_eq!(store.lease_clock(wall).await.unwrap(), after(start, secs(5)));
         let later = after(start, secs(60));
         assert_eq!(store.lease_clock(later).await.unwrap(), later);
+    }
+}
+
+#[actix_web::test]
+async fn rul_l_7_inv_04_inv_10_the_early_door_is_open_for_ten_seconds_and_to_others_of_a_process_that_is_gone() {
+    for lab in sqlite().await {
+        let store = lab.store();
+        let (one, two) = (name("one"), name("two"));
+        let start = after(lab.now(), secs(60));
+        // One minute of lease, and a claim by `who` so many seconds after it was given.
+        let held = async |member: Option<u64>| {
+            let machine = ready(&lab).await.1;
+            let claim = lab.new_claim(machine, Purpose::Confirm);
+            let claim = Claim {
+                holder: one.clone(),
+                now: start,
+                ..claim
+            };
+            let answer = store.claim(claim).await.unwrap().value;
+            assert!(matches!(answer, ClaimAnswer::Claimed(_)), "{answer:?}");
+            if let Some(seconds) = member {
+                store.beat(beat(&one, after(start, secs(seconds)))).await.unwrap();
+            }
+            machine
+        };
+        let taken = async |machine, who: &str, seconds| {
+            let claim = lab.new_claim(machine, Purpose::Confirm);
+            let now = after(start, secs(seconds));
+            let claim = Claim {
+                holder: who.into(),
+                now,
+                ..claim
+            };
+            let answer = store.claim(claim).await.unwrap().value;
+            matches!(answer, ClaimAnswer::Claimed(_))
+        };
+        let machine = held(None).await;
+        assert!(!taken(machine, &two, 50).await, "ten seconds are left");
+        assert!(!taken(machine, &one, 51).await, "never one's own (RUL-L-6)");
+        assert!(
+            taken(machine, &two, 51).await,
+            "nine are left, and its holder is nobody"
+        );
+        let machine = held(Some(35)).await;
+        assert!(
+            !taken(machine, &two, 55).await,
+            "a heartbeat of twenty seconds ago counts"
+        );
+        assert!(taken(machine, &two, 56).await, "one of twenty-one does not");
     }
 }
