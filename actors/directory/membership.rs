@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::{Engine, Inner};
-use crate::domain::{ErrorCode, Refusal};
+use crate::domain::{ErrorCode, Moment, Refusal};
+use crate::ports::clock::after;
 use crate::ports::store::replicas::{Beat, Member};
 
 /// Between two heartbeats (RUL-L-7).
@@ -29,6 +30,8 @@ struct Standing {
     /// The moment before the last heartbeat that was written was sent. None: this process has not joined, and nobody
     /// expects heartbeats of it.
     proved: Option<Instant>,
+    /// What that heartbeat was, on the lease clock.
+    heartbeat: Option<Moment>,
     draining: bool,
     /// It has left, or is dead; nothing is written any more.
     ended: bool,
@@ -79,9 +82,10 @@ impl Membership {
         !standing.ended && !standing.is_mute() && !standing.gives_way()
     }
 
-    fn proved(&self, sent: Instant, others: Vec<Member>) {
+    fn proved(&self, sent: Instant, heartbeat: Option<Moment>, others: Vec<Member>) {
         let mut standing = self.lock();
         standing.proved = Some(sent);
+        standing.heartbeat = heartbeat;
         let is_handover = standing.others.iter().any(|known| {
             let now = others.iter().find(|other| other.holder == known.holder);
             now.is_none_or(|now| now.draining && !known.draining)
@@ -119,14 +123,20 @@ impl Engine {
                 holder: world.holder.to_string(),
                 url: world.settings.public_url.clone(),
                 draining: standing.draining,
-                since_last: standing.proved.map_or(Duration::ZERO, |proved| sent - proved),
+                // Both or none: the answer of a heartbeat may be lost although it was written.
+                at_least: standing
+                    .heartbeat
+                    .zip(standing.proved)
+                    .map(|(heartbeat, proved)| after(heartbeat, sent - proved)),
                 now: world.now(),
             }
         };
         match world.store.beat(beat).await {
-            Ok(mut members) => {
-                members.retain(|member| self.is_other(&member.holder));
-                self.inner.membership.proved(sent, members);
+            Ok(members) => {
+                let (others, own): (Vec<_>, Vec<_>) =
+                    members.into_iter().partition(|member| self.is_other(&member.holder));
+                let heartbeat = own.first().map(|member| member.heartbeat);
+                self.inner.membership.proved(sent, heartbeat, others);
             }
             Err(error) => tracing::warn!(%error, "a heartbeat could not be written"),
         }

@@ -21,7 +21,7 @@ fn beat(holder: &str, now: Moment) -> Beat {
         holder: holder.into(),
         url: "http://replica".into(),
         draining: false,
-        since_last: Duration::from_secs(5),
+        at_least: None,
         now,
     }
 }
@@ -175,7 +175,11 @@ async fn rul_l_11_the_clock_of_sqlite_never_runs_backwards() {
         store.beat(beat(&here, start)).await.unwrap();
         let wall = before(start, secs(3600));
         assert_eq!(store.lease_clock(wall).await.unwrap(), start);
-        let members = store.beat(beat(&here, wall)).await.unwrap();
+        let measured = Beat {
+            at_least: Some(after(start, secs(5))),
+            ..beat(&here, wall)
+        };
+        let members = store.beat(measured).await.unwrap();
         assert_eq!(
             members[0].heartbeat,
             after(start, secs(5)),

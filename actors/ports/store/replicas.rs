@@ -41,9 +41,9 @@ pub struct Beat {
     pub holder: String,
     pub url: String,
     pub draining: bool,
-    /// Passed since this process's last heartbeat, on the monotonic clock. On SQLite the lease clock goes on by it
-    /// while the wall clock stands before what was stored (RUL-L-11).
-    pub since_last: Duration,
+    /// The heartbeat that this process was last told of, plus what its monotonic clock measured since. On SQLite the
+    /// lease clock is at least this, so that it goes on while the wall clock stands before what was stored (RUL-L-11).
+    pub at_least: Option<Moment>,
     pub now: Moment,
 }
 

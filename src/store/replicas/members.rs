@@ -7,7 +7,7 @@ use diesel::dsl::{exists, select};
 use diesel::prelude::*;
 
 use fountain_actors::domain::*;
-use fountain_actors::ports::clock::{after, before};
+use fountain_actors::ports::clock::before;
 use fountain_actors::ports::store::replicas::{Beat, MEMBER_FOR, Member};
 
 use crate::on_backend;
@@ -38,12 +38,7 @@ pub fn beat(db: &mut Db, beat: Beat) -> Result<Vec<Member>, Fault> {
     let mut clock = lease_clock(db, beat.now)?;
     if db.kind() == Kind::Sqlite {
         // While the wall stands before what was stored, time goes on by what the process measured (RUL-L-11).
-        let own: Option<NaiveDateTime> = replicas::table
-            .find(&beat.holder)
-            .select(replicas::heartbeat)
-            .first(db)
-            .optional()?;
-        clock = own.map_or(clock, |own| clock.max(after(moment(own), beat.since_last)));
+        clock = beat.at_least.map_or(clock, |at_least| clock.max(at_least));
     }
     let row = (
         replicas::holder.eq(&beat.holder),
