@@ -30,8 +30,9 @@ struct Standing {
     /// The moment before the last heartbeat that was written was sent. None: this process has not joined, and nobody
     /// expects heartbeats of it.
     proved: Option<Instant>,
-    /// What that heartbeat was, on the lease clock.
-    heartbeat: Option<Moment>,
+    /// What that heartbeat was on the lease clock, and when its answer came. Not when it was sent: it may have been
+    /// written any time later, and a clock that is reckoned from it must not run ahead.
+    heartbeat: Option<(Moment, Instant)>,
     draining: bool,
     /// It has left, or is dead; nothing is written any more.
     ended: bool,
@@ -82,7 +83,7 @@ impl Membership {
         !standing.ended && !standing.is_mute() && !standing.gives_way()
     }
 
-    fn proved(&self, sent: Instant, heartbeat: Option<Moment>, others: Vec<Member>) {
+    fn proved(&self, sent: Instant, heartbeat: Option<(Moment, Instant)>, others: Vec<Member>) {
         let mut standing = self.lock();
         standing.proved = Some(sent);
         standing.heartbeat = heartbeat;
@@ -123,11 +124,9 @@ impl Engine {
                 holder: world.holder.to_string(),
                 url: world.settings.public_url.clone(),
                 draining: standing.draining,
-                // Both or none: the answer of a heartbeat may be lost although it was written.
                 at_least: standing
                     .heartbeat
-                    .zip(standing.proved)
-                    .map(|(heartbeat, proved)| after(heartbeat, sent - proved)),
+                    .map(|(heartbeat, heard)| after(heartbeat, sent.saturating_duration_since(heard))),
                 now: world.now(),
             }
         };
@@ -135,7 +134,7 @@ impl Engine {
             Ok(members) => {
                 let (others, own): (Vec<_>, Vec<_>) =
                     members.into_iter().partition(|member| self.is_other(&member.holder));
-                let heartbeat = own.first().map(|member| member.heartbeat);
+                let heartbeat = own.first().map(|member| (member.heartbeat, Instant::now()));
                 self.inner.membership.proved(sent, heartbeat, others);
             }
             Err(error) => tracing::warn!(%error, "a heartbeat could not be written"),
