@@ -174,14 +174,25 @@ class Stack:
         code = self.server.end()
         if self.runner:
             self.runner.end()
+        self.violations = self.audit()
         if self.database:
             psql(self.database[0], f"DROP DATABASE {self.database[1]} WITH (FORCE)")
         return code
 
+    def audit(self):
+        """The rows that the run leaves and that break a promise (`fountain audit`), as text."""
+        where = [] if self.database else ["--data-dir", str(self.folder / "data")]
+        done = subprocess.run([self.binary, "audit", "--json", *where], env=self.env, capture_output=True, text=True, timeout=120)
+        if not done.stdout:
+            return [f"the audit did not run: {done.stderr}"]
+        found = json.loads(done.stdout)["violations"]
+        return [f"{one['law']}: {one['rule']} ({one['row']}: {one['detail']})" for one in found]
+
     def errors(self):
-        """Lines that the server wrote at level ERROR, or a panic: a healthy run has none."""
+        """Lines that the server wrote at level ERROR, a panic, or what the audit found: a healthy run has none."""
         text = self.log.read_text(errors="replace")
-        return [line for line in text.splitlines() if " ERROR " in line or "panicked at" in line]
+        lines = [line for line in text.splitlines() if " ERROR " in line or "panicked at" in line]
+        return lines + getattr(self, "violations", [])
 
 
 def psql(server, statement):

@@ -254,6 +254,8 @@ async fn promise_8_a_secret_in_a_text_is_found_and_not_told() {
         story.broken(&format!(
             "UPDATE log_events SET data = CAST({set}(CAST('a{SECRET}b' AS TEXT)) AS TEXT) WHERE raw_from = 0"
         ));
+        // What a user typed is the user's.
+        story.broken(&format!("UPDATE turns SET prompt = 'use {SECRET}'"));
         let found = story.lab.store().audit_rows(secret()).await.unwrap();
         let places: Vec<_> = found
             .iter()

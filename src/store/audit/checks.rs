@@ -186,12 +186,15 @@ pub const ALL: &[Check] = &[
     ),
     check(
         "RUL-25",
-        "nothing of a turn comes behind its end",
+        "nothing of a turn that its agent completed comes behind its end",
         "log_events",
+        // Only that end goes through the queue of the turn's output. An interrupt, a sweep or a terminate ends the row
+        // first and stops the agent after (lifecycle 2.6 T4, RUL-L-29); what was on its way is still written.
         "SELECT CAST(e.id AS TEXT) AS id, 'behind the end of turn ' || e.turn_id AS detail FROM log_events e \
-         WHERE e.kind = 'output' AND e.turn_id IS NOT NULL AND EXISTS (SELECT 1 FROM log_events o \
-         WHERE o.turn_id = e.turn_id AND o.stage = 'turn' AND o.state IN ('done', 'failed', 'interrupted') \
-         AND o.id < e.id)",
+         JOIN turns t ON t.id = e.turn_id AND t.status = 'completed' \
+         JOIN (SELECT turn_id, min(id) AS ended FROM log_events WHERE stage = 'turn' AND turn_id IS NOT NULL \
+         AND state IN ('done', 'failed', 'interrupted') GROUP BY turn_id) AS o ON o.turn_id = e.turn_id \
+         WHERE e.kind = 'output' AND e.id > o.ended",
     ),
     check(
         "INV-72",

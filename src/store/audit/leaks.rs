@@ -16,6 +16,9 @@ use crate::store::columns::{Id, key};
 use crate::store::schema::{data_keys, secrets};
 use crate::store::secrets::{Identity, MasterKey, Sealed};
 
+/// A prompt is what its user typed, kept word for word for the agent; a secret in it is the user's doing (INV-90 names
+/// rows, replies and snapshots).
+const TYPED: &str = "prompt";
 /// Shorter ones are words that stand everywhere.
 const SHORTEST: usize = 6;
 
@@ -65,11 +68,12 @@ pub(super) fn find(db: &mut Db, master: &MasterKey, given: &[SecretString]) -> R
     };
     let columns: Vec<Column> = diesel::sql_query(columns).load(db)?;
     let mut found = Vec::new();
+    let written = columns.into_iter().filter(|column| column.name != TYPED);
     for Column {
         in_table,
         name,
         row_key,
-    } in columns
+    } in written
     {
         let query = format!(
             "SELECT CAST(min(\"{row_key}\") AS TEXT) AS id, count(*) AS times FROM \"{in_table}\" \
