@@ -506,4 +506,12 @@ impl Lab {
             .execute(&mut self.db.raw())
             .unwrap();
     }
+
+    /// Makes a conversation one of another runtime.
+    pub fn make_runtime(&self, conversation: ConversationId, runtime: Runtime) {
+        diesel::update(conversations::table.find(conversation.to_string()))
+            .set(conversations::runtime.eq(runtime.as_str()))
+            .execute(&mut self.db.raw())
+            .unwrap();
+    }
 }

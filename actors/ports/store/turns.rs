@@ -86,7 +86,8 @@ pub trait TurnStore {
     /// C1 of a prompt: the locked insert of lifecycle 6.2. Order of checks: conversation ended
     /// (`conversation_terminated`), server generation and binding (`Stale`), deadline and machine (DOOMED, not
     /// `ready`, live lease: `sandbox_unavailable`), revision (`configuration_changed`), a pending or running user
-    /// turn (`conversation_busy`; the partial index has the last word). An autonomous turn is closed here (RUL-27).
+    /// turn (`conversation_busy`; the partial index has the last word), the runtime's capacity on this machine
+    /// (`sandbox_at_capacity`, INV-77). An autonomous turn is closed here (RUL-27).
     /// Then: turn `running` with the next number, images, conversation `running`, `last_active_at`, audit
     /// `conversation.prompted` and, if `announce`, stage `turn/started` (mode `run` for number 1, else `continue`).
     fn admit_turn(&self, admit: Admit) -> Answer<'_, Committed<Turn>>;
@@ -94,7 +95,8 @@ pub trait TurnStore {
     /// A `pending` turn for a prompt that found no machine to run on. `conversation_busy` when a turn is open.
     fn queue_turn(&self, queue: QueueTurn) -> Answer<'_, Committed<(Turn, Machine)>>;
 
-    /// `pending` to `running`, once (INV-119), with `turn/started`. Guards as in `admit_turn`.
+    /// `pending` to `running`, once (INV-119), with `turn/started`. Guards as in `admit_turn`; where
+    /// the machine carries no more turns of this runtime, the turn is answered `failed` (INV-77: never queued).
     fn open_pending_turn(
         &self,
         conversation: ConversationId,

@@ -14,7 +14,7 @@ mod sweeps;
 use std::time::Duration;
 
 use fountain_actors::domain::account::{Actor, NewAudit};
-use fountain_actors::domain::conversation::ConversationStatus;
+use fountain_actors::domain::conversation::ConversationEvent;
 use fountain_actors::domain::machine::Machine;
 use fountain_actors::domain::process::Process;
 use fountain_actors::domain::turn::{Ending, OrphanReason, PendingPermission, PromptImage, Turn, TurnStatus};
@@ -84,13 +84,13 @@ impl TurnStore for SqlStore {
 
     fn settle_idle(&self, conversation: ConversationId, machine: MachineId, now: Moment) -> Answer<'_, ()> {
         self.answer("turn.settle_idle", Access::Write, move |db| {
-            admission::settle_pending(db, conversation, machine, ConversationStatus::Idle, now)
+            admission::settle_pending(db, conversation, machine, ConversationEvent::BuildFinished, now)
         })
     }
 
     fn fail_pending(&self, conversation: ConversationId, machine: MachineId, now: Moment) -> Answer<'_, ()> {
         self.answer("turn.fail_pending", Access::Write, move |db| {
-            admission::settle_pending(db, conversation, machine, ConversationStatus::Failed, now)
+            admission::settle_pending(db, conversation, machine, ConversationEvent::BuildFailed, now)
         })
     }
 
