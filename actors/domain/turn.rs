@@ -108,6 +108,9 @@ pub struct PendingPermission {
     pub asked_at: Moment,
     /// When it is denied by itself. Stored when it opens (RUL-L-57).
     pub deadline: Moment,
+    /// The deadline that counts instead once its turn has ended `waiting`. None in rows of older releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached_until: Option<Moment>,
     /// The option that was chosen, once there is an answer. First wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<PermissionAnswer>,
@@ -119,6 +122,16 @@ pub struct PermissionAnswer {
     /// One of the offered; None denies with `cancelled`.
     pub option_id: Option<String>,
     pub at: Moment,
+}
+
+/// The answer to a request that outlived its turn, on its way to the agent in a turn of its own (lifecycle 6.10).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DetachedAnswer {
+    pub request_id: String,
+    /// `Answered` inside the deadline, `Timeout` behind it.
+    pub outcome: AnswerOutcome,
+    /// None denies.
+    pub option_id: Option<String>,
 }
 
 vocabulary! { AnswerOutcome { Answered = "answered", Timeout = "timeout", TurnEnded = "turn_ended" } }

@@ -7,7 +7,7 @@ use crate::domain::account::{Actor, NewAudit};
 use crate::domain::conversation::Conversation;
 use crate::domain::machine::{Machine, Provider};
 use crate::domain::process::Process;
-use crate::domain::turn::{Ending, OrphanReason, PendingPermission, Prompt, PromptImage, Turn};
+use crate::domain::turn::{DetachedAnswer, Ending, OrphanReason, PendingPermission, Prompt, PromptImage, Turn};
 use crate::domain::*;
 
 /// A server that was registered: what it starts from.
@@ -35,6 +35,8 @@ pub struct Admit {
     pub spawn_id: Option<SpawnId>,
     /// A fresh process will run it: `turn/started` is published here (RUL-34).
     pub announce: bool,
+    /// The detached permission request that this turn answers; taken off in the same transaction.
+    pub answers: Option<DetachedAnswer>,
     /// The caller has given up after this (RUL-3), on the lease clock.
     pub deadline: Moment,
     pub audit: NewAudit,
@@ -54,6 +56,8 @@ pub struct QueueTurn {
     /// None: the same row is built again (BUILD-STALE keeps its reservation). Some: the seen row is terminal, and
     /// this one takes its place: quota transaction, repoint, `runtime_session_id` cleared.
     pub fresh: Option<NewMachine>,
+    /// As in [`Admit`].
+    pub answers: Option<DetachedAnswer>,
     pub limits: Limits,
     pub audit: NewAudit,
     pub now: Moment,

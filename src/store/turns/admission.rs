@@ -14,7 +14,7 @@ use fountain_actors::domain::*;
 use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::store::turns::{Admit, QueueTurn, Serving};
 
-use super::{ending, processes, rows};
+use super::{detached, ending, processes, rows};
 use crate::store::backend::{Db, Fault, lease_clock};
 use crate::store::columns::{Word, key};
 use crate::store::conversations::rows as conversations;
@@ -138,6 +138,9 @@ pub fn admit(db: &mut Db, admit: Admit) -> Result<(Turn, Outbox), Fault> {
     if at_capacity(db, &conversation, machine.id)? {
         // With this transaction goes the end of an autonomous turn: a refusal leaves it as it was.
         return Err(ErrorCode::SandboxAtCapacity.into());
+    }
+    if let Some(answer) = &admit.answers {
+        detached::resolve(db, &mut outbox, &conversation, answer, admit.now)?;
     }
     let opening = rows::Opening {
         id: admit.turn_id,
@@ -273,6 +276,9 @@ pub fn queue(db: &mut Db, queue: QueueTurn) -> Result<(Turn, Machine, Outbox), F
     conversation.updated_at = queue.now;
     conversations::save(db, &conversation)?;
     let mut outbox = Outbox::default();
+    if let Some(answer) = &queue.answers {
+        detached::resolve(db, &mut outbox, &conversation, answer, queue.now)?;
+    }
     outbox.audit(queue.audit, queue.now);
     Ok((turn, machine, outbox))
 }

@@ -49,6 +49,9 @@ pub fn end(
             .as_ref()
             .is_some_and(|open| open.answer.is_none());
     let closed = if waits { None } else { turn.pending_permission.take() };
+    if let Some(open) = turn.pending_permission.as_mut() {
+        open.deadline = open.detached_until.unwrap_or(open.deadline); // only a detached one is left
+    }
     turn.status = status;
     turn.ended_at = Some(ending.at);
     turn.exit_code = ending.exit_code;

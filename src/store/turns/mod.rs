@@ -4,6 +4,7 @@
 //! machine start at the conversation. Follows lifecycle 2.6, 6.2, 6.7 to 6.10 and RUL-3 to 7, 27, 34 to 37, 56.
 
 pub mod admission;
+mod detached;
 pub mod ending;
 pub mod permissions;
 pub mod processes;
