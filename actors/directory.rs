@@ -7,6 +7,7 @@
 
 mod admin;
 mod boot;
+mod detached;
 mod doors;
 mod homes;
 mod membership;

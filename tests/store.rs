@@ -56,5 +56,7 @@ mod support;
 mod transcript;
 #[path = "store/turns.rs"]
 mod turns;
+#[path = "store/turns_capacity.rs"]
+mod turns_capacity;
 #[path = "store/turns_permissions.rs"]
 mod turns_permissions;

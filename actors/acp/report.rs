@@ -229,6 +229,7 @@ impl PermissionAsk {
             options: self.options.clone(),
             asked_at,
             deadline: after(asked_at, self.timeout),
+            detached_until: Some(after(asked_at, self.detached_timeout)),
             answer: None,
         }
     }

@@ -7,7 +7,7 @@ use actix::Message;
 use tokio::time::Instant;
 
 use crate::domain::account::{Actor, NewAudit};
-use crate::domain::turn::{PendingPermission, Prompt};
+use crate::domain::turn::{DetachedAnswer, PendingPermission, Prompt};
 use crate::domain::{ErrorCode, Refusal, TurnId};
 use crate::ports::store::StoreError;
 
@@ -42,6 +42,8 @@ impl From<StoreError> for Miss {
 #[rtype(result = "Result<(), Miss>")]
 pub struct Ask {
     pub prompt: Prompt,
+    /// The detached permission request that it answers.
+    pub answers: Option<DetachedAnswer>,
     pub actor: Actor,
     pub audit: NewAudit,
     /// Nothing happens after it.

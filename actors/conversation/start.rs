@@ -294,6 +294,14 @@ impl ConversationActor {
             }
             Ok(Some((opened, images))) => {
                 let turn = opened.announce(&*actor.world.bus);
+                if turn.status.is_terminal() {
+                    // The machine carries no more turns of this runtime (INV-77): it failed in the rows already.
+                    if let Some(bound) = actor.bound.as_mut() {
+                        bound.conversation.status = ConversationStatus::Idle;
+                    }
+                    actor.work = None;
+                    return actor.next_prompt(ctx);
+                }
                 actor.run_turn(&turn, images, true, ctx);
             }
             Err(StoreError::Stale(_)) => actor.superseded(ctx),

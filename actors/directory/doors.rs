@@ -13,10 +13,11 @@ use crate::conversation::{Cause, ConversationActor, destroy_behind, launch, term
 use crate::domain::account::{Actor as By, Caller, NewAudit, Scope};
 use crate::domain::conversation::Conversation;
 use crate::domain::schedule::Schedule;
-use crate::domain::turn::Prompt;
+use crate::domain::turn::{DetachedAnswer, Prompt};
 use crate::domain::{ConversationId, ErrorCode, MachineId, Refusal};
 use crate::doors::{Answer, Doors, LaunchRequest, Launched, LaunchedOrQueued};
 use crate::machine::messages::Reset;
+use crate::ports::store::StoreError;
 use crate::ports::store::catalog::Fenced;
 
 impl Doors for Engine {
@@ -124,18 +125,24 @@ impl Doors for Engine {
             }
             let world = self.world();
             let account = caller.account_id();
-            self.owned(account, conversation).await?;
+            let row = self.owned(account, conversation).await?;
+            let (request, option) = (request_id.clone(), option_id.clone());
             let stored = world
                 .store
-                .answer_permission(
-                    account,
-                    conversation,
-                    request_id,
-                    option_id,
-                    caller.actor(),
-                    world.now(),
-                )
+                .answer_permission(account, conversation, request, option, caller.actor(), world.now())
                 .await;
+            if let Err(StoreError::Refused(refusal)) = &stored
+                && refusal.code() == ErrorCode::PermissionRequestResolved
+            {
+                // Asked second: a request goes from its running turn to the detached ones, and never back.
+                let waiting = world.store.detached_request(account, conversation, request_id).await;
+                if let Some(waiting) = waiting.map_err(|error| error.refusal())? {
+                    self.check_open()?;
+                    return self
+                        .answer_detached(&caller, &row, &waiting.permission, option_id)
+                        .await;
+                }
+            }
             let (turn_id, permission) = stored.map_err(|error| error.refusal())?;
             if let Some(server) = self.inner.seats.live_server(conversation) {
                 // Durable already: whoever serves the turn next sends it too (walk 8.5).
@@ -236,11 +243,27 @@ impl Engine {
         row: &Conversation,
         prompt: Prompt,
     ) -> Result<(), Refusal> {
+        self.deliver(caller, row, prompt, None).await
+    }
+
+    /// Hands a prompt, or the answer to a detached request, to the conversation's server.
+    pub(super) async fn deliver(
+        &self,
+        caller: &Caller,
+        row: &Conversation,
+        prompt: Prompt,
+        answers: Option<DetachedAnswer>,
+    ) -> Result<(), Refusal> {
         let size = ("prompt_bytes", prompt.text.len().into());
         let images = ("images", prompt.images.len().into());
+        let action = match &answers {
+            Some(_) => "conversation.request_answered",
+            None => "conversation.prompted",
+        };
         let ask = Ask {
-            audit: audit(caller, row.id, "conversation.prompted", vec![size, images]),
+            audit: audit(caller, row.id, action, vec![size, images]),
             prompt,
+            answers,
             actor: caller.actor(),
             deadline: Instant::now() + self.world().settings.wake_wait,
         };

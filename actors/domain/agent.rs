@@ -11,6 +11,17 @@ vocabulary! {
     Runtime { Claude = "claude", Codex = "codex", Gemini = "gemini", Opencode = "opencode", Acp = "acp" }
 }
 
+impl Runtime {
+    /// How many turns of this runtime one machine carries at once, over all its conversations; None: no limit
+    /// (runtimes 1, INV-77). gemini's session store breaks with two writers, opencode keeps one database a process.
+    pub fn turns_at_once(self) -> Option<i64> {
+        match self {
+            Self::Gemini | Self::Opencode => Some(1),
+            Self::Claude | Self::Codex | Self::Acp => None,
+        }
+    }
+}
+
 /// What an agent is configured to be: the part that a version snapshots.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AgentConfig {

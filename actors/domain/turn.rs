@@ -19,15 +19,46 @@ impl TurnStatus {
         matches!(self, Self::Completed | Self::Failed | Self::Interrupted)
     }
 
-    /// T0 to T5: whether `self -> to` stands in the table (lifecycle 2.6, RUL-5).
-    pub fn may_become(self, to: Self) -> bool {
-        use TurnStatus as T;
-        matches!(
-            (self, to),
-            (T::Pending, T::Running | T::Failed | T::Interrupted)
-                | (T::Running, T::Completed | T::Failed | T::Interrupted)
-        )
+    /// T1 to T6 of lifecycle 2.6 with RUL-5's `pending`, and nothing else.
+    ///
+    /// # Errors
+    /// [`IllegalTurn`] for every pair that does not stand in the table.
+    pub fn on(self, event: TurnEvent) -> Result<Self, IllegalTurn> {
+        use {TurnEvent as E, TurnStatus as S};
+        match (self, event) {
+            (S::Pending, E::Admitted) => Ok(S::Running),
+            (S::Running, E::Answered | E::CycleOver) => Ok(S::Completed),
+            (S::Pending | S::Running, E::Failed) => Ok(S::Failed),
+            (S::Pending | S::Running, E::Interrupted) | (S::Running, E::Orphaned) => Ok(S::Interrupted),
+            (from, event) => Err(IllegalTurn { from, event }),
+        }
     }
+}
+
+vocabulary! {
+    /// What happens to a turn. A turn is born `pending` (T0) or `running` (T1); this is the rest.
+    TurnEvent {
+        /// T1 of a turn that waited for a build (RUL-5).
+        Admitted = "admitted",
+        /// T2: the agent answered its prompt, or exited with 0 after it was written (RUL-39).
+        Answered = "answered",
+        /// T3; also a pending turn whose build failed or took too long (RUL-L-23).
+        Failed = "failed",
+        /// T4: a person said stop.
+        Interrupted = "interrupted",
+        /// T5: the control plane gave it up. Only what ran can be orphaned: a pending turn is built again (RUL-35).
+        Orphaned = "orphaned",
+        /// T6: the end of what the agent began by itself (RUL-27).
+        CycleOver = "cycle_over",
+    }
+}
+
+/// A step that is not in the table of turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a {from} turn knows no step '{event}'")]
+pub struct IllegalTurn {
+    pub from: TurnStatus,
+    pub event: TurnEvent,
 }
 
 vocabulary! { Origin { User = "user", Autonomous = "autonomous" } }
@@ -77,6 +108,9 @@ pub struct PendingPermission {
     pub asked_at: Moment,
     /// When it is denied by itself. Stored when it opens (RUL-L-57).
     pub deadline: Moment,
+    /// The deadline that counts instead once its turn has ended `waiting`. None in rows of older releases.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detached_until: Option<Moment>,
     /// The option that was chosen, once there is an answer. First wins.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<PermissionAnswer>,
@@ -88,6 +122,16 @@ pub struct PermissionAnswer {
     /// One of the offered; None denies with `cancelled`.
     pub option_id: Option<String>,
     pub at: Moment,
+}
+
+/// The answer to a request that outlived its turn, on its way to the agent in a turn of its own (lifecycle 6.10).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DetachedAnswer {
+    pub request_id: String,
+    /// `Answered` inside the deadline, `Timeout` behind it.
+    pub outcome: AnswerOutcome,
+    /// None denies.
+    pub option_id: Option<String>,
 }
 
 vocabulary! { AnswerOutcome { Answered = "answered", Timeout = "timeout", TurnEnded = "turn_ended" } }
@@ -192,6 +236,18 @@ impl Ending {
         }
     }
 
+    /// The step of the table that this ending is for a turn of that origin; None when it names no end at all.
+    pub fn event(&self, origin: Origin) -> Option<TurnEvent> {
+        match (self.status, origin) {
+            (TurnStatus::Completed, Origin::User) => Some(TurnEvent::Answered),
+            (TurnStatus::Completed, Origin::Autonomous) => Some(TurnEvent::CycleOver),
+            (TurnStatus::Failed, _) => Some(TurnEvent::Failed),
+            (TurnStatus::Interrupted, _) if self.orphan.is_some() => Some(TurnEvent::Orphaned),
+            (TurnStatus::Interrupted, _) => Some(TurnEvent::Interrupted),
+            (TurnStatus::Pending | TurnStatus::Running, _) => None,
+        }
+    }
+
     fn bare(turn_id: TurnId, at: Moment) -> Self {
         Self {
             turn_id,
@@ -212,12 +268,71 @@ impl Ending {
 mod tests {
     use super::*;
 
+    use {TurnEvent as E, TurnStatus as S};
+
     #[test]
     fn inv_71_a_terminal_turn_never_changes_status() {
-        for from in TurnStatus::ALL.iter().filter(|status| status.is_terminal()) {
-            for to in TurnStatus::ALL {
-                assert!(!from.may_become(*to), "{from} -> {to}");
+        for from in S::ALL.iter().copied().filter(|status| status.is_terminal()) {
+            for event in E::ALL.iter().copied() {
+                assert_eq!(from.on(event), Err(IllegalTurn { from, event }));
             }
+        }
+    }
+
+    #[test]
+    fn t0_t1_a_turn_that_waited_for_a_build_runs_once() {
+        assert_eq!(S::Pending.on(E::Admitted), Ok(S::Running));
+        assert!(S::Running.on(E::Admitted).is_err(), "INV-119");
+    }
+
+    #[test]
+    fn t2_t3_t4_t5_t6_a_running_turn_ends_in_exactly_these_ways() {
+        let ends = [
+            (E::Answered, S::Completed),
+            (E::Failed, S::Failed),
+            (E::Interrupted, S::Interrupted),
+            (E::Orphaned, S::Interrupted),
+            (E::CycleOver, S::Completed),
+        ];
+        for (event, to) in ends {
+            assert_eq!(S::Running.on(event), Ok(to), "{event}");
+        }
+    }
+
+    #[test]
+    fn t0_rul_35_a_pending_turn_fails_or_is_stopped_and_is_never_answered_nor_orphaned() {
+        assert_eq!(S::Pending.on(E::Failed), Ok(S::Failed));
+        assert_eq!(S::Pending.on(E::Interrupted), Ok(S::Interrupted));
+        for event in [E::Answered, E::Orphaned, E::CycleOver] {
+            assert!(S::Pending.on(event).is_err(), "{event}");
+        }
+    }
+
+    #[test]
+    fn the_table_of_turns_has_eight_steps_and_nothing_else() {
+        let legal = S::ALL
+            .iter()
+            .flat_map(|from| E::ALL.iter().map(move |event| from.on(*event)))
+            .filter(Result::is_ok)
+            .count();
+        assert_eq!(legal, 8);
+    }
+
+    #[test]
+    fn t2_t6_the_same_end_is_another_step_for_what_the_agent_began_by_itself() {
+        let (turn, at) = (TurnId(uuid::Uuid::nil()), Moment::MIN_UTC);
+        let done = Ending::completed(turn, "end_turn", at);
+        assert_eq!(done.event(Origin::User), Some(E::Answered));
+        assert_eq!(done.event(Origin::Autonomous), Some(E::CycleOver));
+        let orphan = Ending::orphaned(turn, OrphanReason::AttachFailed, at);
+        assert_eq!(orphan.event(Origin::User), Some(E::Orphaned));
+        assert_eq!(Ending::interrupted(turn, at).event(Origin::User), Some(E::Interrupted));
+        for status in [S::Pending, S::Running] {
+            let nothing = Ending {
+                status,
+                ..Ending::failed(turn, "x", at)
+            };
+            assert_eq!(nothing.event(Origin::User), None);
         }
     }
 }

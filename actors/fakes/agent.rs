@@ -26,6 +26,8 @@ pub enum AgentStep {
     /// A `session/request_permission` with these option ids; the prompt goes on when it is answered, and the chosen
     /// option (or `cancelled`) is said.
     Ask(Vec<String>),
+    /// The same request, but the prompt goes on at once.
+    Leave(Vec<String>),
     /// The transport closes; the process goes on.
     DropConnections,
     /// Ends the process.
@@ -147,10 +149,11 @@ fn advance(turn: &Arc<Mutex<Turn>>, stdio: &Stdio) {
                     answer(stdio, &id, json!({ "stopReason": reason }));
                 }
             }
-            AgentStep::Ask(options) => {
+            AgentStep::Ask(ref options) | AgentStep::Leave(ref options) => {
                 now.next_id += 1;
                 let id = now.next_id;
-                now.asked = Some(id);
+                let waits = matches!(step, AgentStep::Ask(_));
+                now.asked = waits.then_some(id);
                 let options: Vec<_> = options
                     .iter()
                     .map(|option| json!({ "optionId": option, "name": option, "kind": option }))
@@ -158,10 +161,13 @@ fn advance(turn: &Arc<Mutex<Turn>>, stdio: &Stdio) {
                 let tool = json!({ "toolCallId": format!("call-{id}"), "title": "a tool", "kind": "execute" });
                 let params = json!({ "sessionId": session, "options": options, "toolCall": tool });
                 let method = "session/request_permission";
-                return line(
+                line(
                     stdio,
                     &json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }),
                 );
+                if waits {
+                    return;
+                }
             }
             AgentStep::Sleep(delay) => {
                 let generation = now.generation;

@@ -443,6 +443,7 @@ async fn a_conversation_has_every_key() {
         options: vec![json!({"optionId": "allow", "kind": "allow_once", "name": "Allow"})],
         asked_at: start(),
         deadline: start(),
+        detached_until: None,
         answer: None,
     };
     world

@@ -13,6 +13,7 @@
 mod auditor;
 mod build;
 mod conversation_bench;
+mod conversation_detached;
 mod conversation_faults;
 mod conversation_recovery;
 mod conversation_stop;

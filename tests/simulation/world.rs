@@ -389,6 +389,7 @@ impl Sim {
             prompt: prompt("go on"),
             spawn_id: Some(self.world().id()),
             announce: true,
+            answers: None,
             deadline: self.now() + chrono::TimeDelta::seconds(20),
             audit: audit(self.account, "conversation.prompted"),
             now: self.now(),

@@ -333,6 +333,7 @@ impl Lab {
             prompt: self.prompt("hello"),
             spawn_id: Some(id()),
             announce: true,
+            answers: None,
             deadline: self.in_seconds(60),
             audit: self.audit("conversation.prompted"),
             now: self.now(),
@@ -352,6 +353,7 @@ impl Lab {
             pending_until: self.in_seconds(3600),
             seen_machine: serving.machine.id,
             fresh,
+            answers: None,
             limits: ROOMY,
             audit: self.audit("conversation.prompted"),
             now: self.now(),
@@ -503,6 +505,14 @@ impl Lab {
     pub fn make_autonomous(&self, turn: TurnId) {
         diesel::update(turns::table.find(turn.to_string()))
             .set(turns::origin.eq("autonomous"))
+            .execute(&mut self.db.raw())
+            .unwrap();
+    }
+
+    /// Makes a conversation one of another runtime.
+    pub fn make_runtime(&self, conversation: ConversationId, runtime: Runtime) {
+        diesel::update(conversations::table.find(conversation.to_string()))
+            .set(conversations::runtime.eq(runtime.as_str()))
             .execute(&mut self.db.raw())
             .unwrap();
     }

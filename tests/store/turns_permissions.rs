@@ -24,6 +24,7 @@ fn permission(lab: &Lab, deadline: i64) -> PendingPermission {
         ],
         asked_at: lab.now(),
         deadline: lab.in_seconds(deadline),
+        detached_until: None,
         answer: None,
     }
 }

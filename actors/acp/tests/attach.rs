@@ -62,6 +62,7 @@ fn r_87_a_held_request_is_still_answerable_and_its_replay_ignored() {
         options: OPTIONS().as_array().unwrap().clone(),
         asked_at: chrono::DateTime::UNIX_EPOCH,
         deadline: chrono::DateTime::UNIX_EPOCH,
+        detached_until: None,
         answer: None,
     };
     let mut bench = attached(vec![HeldPermission::from(&stored)], true);

@@ -13,6 +13,7 @@ pub mod accounts;
 pub mod catalog;
 pub mod conversations;
 pub mod credits;
+pub mod detached;
 pub mod explain;
 pub mod machines;
 pub mod passes;
@@ -30,6 +31,7 @@ pub use accounts::AccountStore;
 pub use catalog::CatalogStore;
 pub use conversations::ConversationStore;
 pub use credits::CreditStore;
+pub use detached::DetachedStore;
 pub use explain::ExplainStore;
 pub use machines::MachineStore;
 pub use passes::PassStore;
@@ -127,6 +129,7 @@ pub trait Store:
     + QueueStore
     + ScheduleStore
     + ExplainStore
+    + DetachedStore
     + Send
     + Sync
 {

@@ -7,7 +7,7 @@ use crate::domain::account::{Actor, NewAudit};
 use crate::domain::conversation::Conversation;
 use crate::domain::machine::{Machine, Provider};
 use crate::domain::process::Process;
-use crate::domain::turn::{Ending, OrphanReason, PendingPermission, Prompt, PromptImage, Turn};
+use crate::domain::turn::{DetachedAnswer, Ending, OrphanReason, PendingPermission, Prompt, PromptImage, Turn};
 use crate::domain::*;
 
 /// A server that was registered: what it starts from.
@@ -35,6 +35,8 @@ pub struct Admit {
     pub spawn_id: Option<SpawnId>,
     /// A fresh process will run it: `turn/started` is published here (RUL-34).
     pub announce: bool,
+    /// The detached permission request that this turn answers; taken off in the same transaction.
+    pub answers: Option<DetachedAnswer>,
     /// The caller has given up after this (RUL-3), on the lease clock.
     pub deadline: Moment,
     pub audit: NewAudit,
@@ -54,6 +56,8 @@ pub struct QueueTurn {
     /// None: the same row is built again (BUILD-STALE keeps its reservation). Some: the seen row is terminal, and
     /// this one takes its place: quota transaction, repoint, `runtime_session_id` cleared.
     pub fresh: Option<NewMachine>,
+    /// As in [`Admit`].
+    pub answers: Option<DetachedAnswer>,
     pub limits: Limits,
     pub audit: NewAudit,
     pub now: Moment,
@@ -86,7 +90,8 @@ pub trait TurnStore {
     /// C1 of a prompt: the locked insert of lifecycle 6.2. Order of checks: conversation ended
     /// (`conversation_terminated`), server generation and binding (`Stale`), deadline and machine (DOOMED, not
     /// `ready`, live lease: `sandbox_unavailable`), revision (`configuration_changed`), a pending or running user
-    /// turn (`conversation_busy`; the partial index has the last word). An autonomous turn is closed here (RUL-27).
+    /// turn (`conversation_busy`; the partial index has the last word), the runtime's capacity on this machine
+    /// (`sandbox_at_capacity`, INV-77). An autonomous turn is closed here (RUL-27).
     /// Then: turn `running` with the next number, images, conversation `running`, `last_active_at`, audit
     /// `conversation.prompted` and, if `announce`, stage `turn/started` (mode `run` for number 1, else `continue`).
     fn admit_turn(&self, admit: Admit) -> Answer<'_, Committed<Turn>>;
@@ -94,7 +99,8 @@ pub trait TurnStore {
     /// A `pending` turn for a prompt that found no machine to run on. `conversation_busy` when a turn is open.
     fn queue_turn(&self, queue: QueueTurn) -> Answer<'_, Committed<(Turn, Machine)>>;
 
-    /// `pending` to `running`, once (INV-119), with `turn/started`. Guards as in `admit_turn`.
+    /// `pending` to `running`, once (INV-119), with `turn/started`. Guards as in `admit_turn`; where
+    /// the machine carries no more turns of this runtime, the turn is answered `failed` (INV-77: never queued).
     fn open_pending_turn(
         &self,
         conversation: ConversationId,

@@ -6,21 +6,21 @@
 
 use diesel::prelude::*;
 
-use fountain_actors::domain::conversation::{Conversation, ConversationStatus};
+use fountain_actors::domain::conversation::{Conversation, ConversationEvent};
 use fountain_actors::domain::event::{NewStage, Stage, StageState};
 use fountain_actors::domain::machine::{Machine, MachineMode, MachineState};
-use fountain_actors::domain::turn::{Ending, Origin, Turn, TurnStatus};
+use fountain_actors::domain::turn::{Ending, Origin, Turn, TurnEvent, TurnStatus};
 use fountain_actors::domain::*;
 use fountain_actors::ports::store::StoreError;
 use fountain_actors::ports::store::turns::{Admit, QueueTurn, Serving};
 
-use super::{ending, processes, rows};
+use super::{detached, ending, processes, rows};
 use crate::store::backend::{Db, Fault, lease_clock};
-use crate::store::columns::key;
+use crate::store::columns::{Word, key};
 use crate::store::conversations::rows as conversations;
 use crate::store::events::Outbox;
 use crate::store::machines::{journal, quota, rows as machines};
-use crate::store::schema::turns;
+use crate::store::schema::{conversations as conversation_table, turns};
 
 /// Locks the machine of a conversation and then the conversation (RUL-L-9); a rebind in between is followed.
 pub fn lock_bound(db: &mut Db, id: ConversationId) -> Result<(Conversation, Machine), Fault> {
@@ -94,7 +94,24 @@ fn require_up(db: &mut Db, conversation: &Conversation, machine: &Machine, clock
     quota::require_active(db, conversation.account_id)
 }
 
-/// C1 of a prompt.
+/// Whether other conversations run as many turns of this runtime on the machine as it carries (INV-77). The machine's
+/// lock is held, and with it every admission on it.
+fn at_capacity(db: &mut Db, conversation: &Conversation, machine: MachineId) -> Result<bool, Fault> {
+    let Some(limit) = conversation.runtime.turns_at_once() else {
+        return Ok(false);
+    };
+    let running: i64 = turns::table
+        .inner_join(conversation_table::table)
+        .filter(turns::machine_id.eq(key(machine)))
+        .filter(turns::status.eq(Word(TurnStatus::Running)))
+        .filter(conversation_table::runtime.eq(Word(conversation.runtime)))
+        .filter(conversation_table::id.ne(key(conversation.id)))
+        .count()
+        .get_result(db)?;
+    Ok(running >= limit)
+}
+
+/// C2 of a prompt.
 pub fn admit(db: &mut Db, admit: Admit) -> Result<(Turn, Outbox), Fault> {
     let machine = machines::lock(db, admit.machine_id)?;
     let mut conversation = conversations::require(db, admit.conversation_id)?;
@@ -118,6 +135,13 @@ pub fn admit(db: &mut Db, admit: Admit) -> Result<(Turn, Outbox), Fault> {
         Some(_) => return Err(ErrorCode::ConversationBusy.into()),
         None => {}
     }
+    if at_capacity(db, &conversation, machine.id)? {
+        // With this transaction goes the end of an autonomous turn: a refusal leaves it as it was.
+        return Err(ErrorCode::SandboxAtCapacity.into());
+    }
+    if let Some(answer) = &admit.answers {
+        detached::resolve(db, &mut outbox, &conversation, answer, admit.now)?;
+    }
     let opening = rows::Opening {
         id: admit.turn_id,
         machine: Some(machine.id),
@@ -139,7 +163,10 @@ pub fn admit(db: &mut Db, admit: Admit) -> Result<(Turn, Outbox), Fault> {
 }
 
 fn runs(db: &mut Db, conversation: &mut Conversation, now: Moment) -> Result<(), Fault> {
-    conversation.status = ConversationStatus::Running;
+    conversation.status = conversation
+        .status
+        .on(ConversationEvent::Admitted)
+        .map_err(|illegal| Fault::internal("turn.admit", illegal.to_string()))?;
     conversation.last_active_at = Some(now);
     conversation.updated_at = now;
     conversations::save(db, conversation)
@@ -182,11 +209,21 @@ pub fn open_pending(
     let clock = lease_clock(db, now)?;
     require_up(db, &conversation, &machine, clock)?;
     let mut turn = rows::of_conversation(db, id, turn_id)?.ok_or_else(|| Fault::not_found("turn"))?;
-    if turn.status != TurnStatus::Pending {
+    let Ok(running) = turn.status.on(TurnEvent::Admitted) else {
         // Interrupted meanwhile, or opened by somebody who got here first.
         return Err(StoreError::Stale("turn").into());
+    };
+    if at_capacity(db, &conversation, machine_id)? {
+        // Its client has had its answer long ago, and a turn over the capacity is never queued (runtimes 1).
+        let mut outbox = Outbox::default();
+        let mut full = Ending::failed(turn_id, ErrorCode::SandboxAtCapacity.as_str(), now);
+        full.message = Some("another conversation runs a turn on this sandbox".into());
+        let ended = ending::end(db, &mut outbox, &mut conversation, turn, full)?;
+        conversations::save(db, &conversation)?;
+        let ended = ended.ok_or(StoreError::Stale("turn"))?;
+        return Ok((ended, outbox));
     }
-    turn.status = TurnStatus::Running;
+    turn.status = running;
     turn.started_at = Some(now);
     turn.spawn_id = Some(spawn_id);
     rows::save(db, &turn)?;
@@ -239,6 +276,9 @@ pub fn queue(db: &mut Db, queue: QueueTurn) -> Result<(Turn, Machine, Outbox), F
     conversation.updated_at = queue.now;
     conversations::save(db, &conversation)?;
     let mut outbox = Outbox::default();
+    if let Some(answer) = &queue.answers {
+        detached::resolve(db, &mut outbox, &conversation, answer, queue.now)?;
+    }
     outbox.audit(queue.audit, queue.now);
     Ok((turn, machine, outbox))
 }
@@ -285,15 +325,15 @@ pub fn settle_pending(
     db: &mut Db,
     id: ConversationId,
     machine: MachineId,
-    to: ConversationStatus,
+    event: ConversationEvent,
     now: Moment,
 ) -> Result<(), Fault> {
     let mut conversation = conversations::require(db, id)?;
-    let settles = conversation.status == ConversationStatus::Pending
-        && conversation.machine_id == machine
-        && rows::open(db, id)?.is_none();
-    if settles {
-        conversation.status = to;
+    if conversation.machine_id != machine || rows::open(db, id)?.is_some() {
+        return Ok(());
+    }
+    if let Ok(settled) = conversation.status.on(event) {
+        conversation.status = settled;
         conversation.updated_at = now;
         conversations::save(db, &conversation)?;
     }

@@ -7,7 +7,7 @@ use diesel::prelude::*;
 use serde_json::{Map, Value};
 
 use fountain_actors::domain::account::{Actor, NewAudit};
-use fountain_actors::domain::conversation::{Conversation, ConversationStatus};
+use fountain_actors::domain::conversation::{Conversation, ConversationEvent};
 use fountain_actors::domain::event::{NewStage, Stage, StageState};
 use fountain_actors::domain::machine::MachineStatus;
 use fountain_actors::domain::turn::{AnswerOutcome, Ending, Origin, OrphanReason, Turn, TurnStatus};
@@ -34,10 +34,13 @@ pub fn end(
     if turn.status.is_terminal() {
         return Ok(None);
     }
-    if !turn.status.may_become(ending.status) {
-        let detail = format!("a {} turn cannot become {}", turn.status, ending.status);
-        return Err(Fault::internal("turn.end", detail));
-    }
+    let Some(event) = ending.event(turn.origin) else {
+        return Err(Fault::internal("turn.end", format!("'{}' ends no turn", ending.status)));
+    };
+    let status = turn
+        .status
+        .on(event)
+        .map_err(|illegal| Fault::internal("turn.end", illegal.to_string()))?;
     let account = conversation.account_id;
     let waits = ending.status == TurnStatus::Completed
         && ending.stop_reason.as_deref() == Some(WAITING)
@@ -46,7 +49,10 @@ pub fn end(
             .as_ref()
             .is_some_and(|open| open.answer.is_none());
     let closed = if waits { None } else { turn.pending_permission.take() };
-    turn.status = ending.status;
+    if let Some(open) = turn.pending_permission.as_mut() {
+        open.deadline = open.detached_until.unwrap_or(open.deadline); // only a detached one is left
+    }
+    turn.status = status;
     turn.ended_at = Some(ending.at);
     turn.exit_code = ending.exit_code;
     turn.waiting = waits;
@@ -58,8 +64,9 @@ pub fn end(
     turn.usage = ending.usage.clone();
     rows::save(db, &turn)?;
 
-    if !conversation.status.is_terminal() {
-        conversation.status = ConversationStatus::Idle;
+    // C3. A conversation that ended meanwhile stays ended (C8).
+    if let Ok(idle) = conversation.status.on(ConversationEvent::TurnEnded) {
+        conversation.status = idle;
     }
     if let Some(usage) = &ending.usage {
         conversation.usage_input_tokens += usage.input;
@@ -182,11 +189,11 @@ pub fn close(
     let Some(turn) = rows::of_conversation(db, id, ending.turn_id)? else {
         return Err(Fault::not_found("turn"));
     };
-    let fails = fail_conversation && conversation.status == ConversationStatus::Pending;
+    let failed = conversation.status.on(ConversationEvent::BuildFailed).ok();
     let ended = end(db, &mut outbox, &mut conversation, turn, ending)?;
     if ended.is_some() {
-        if fails {
-            conversation.status = ConversationStatus::Failed;
+        if let Some(failed) = failed.filter(|_| fail_conversation) {
+            conversation.status = failed; // C4: only the first build
         }
         conversations::save(db, &conversation)?;
     }

@@ -4,6 +4,7 @@
 //! machine start at the conversation. Follows lifecycle 2.6, 6.2, 6.7 to 6.10 and RUL-3 to 7, 27, 34 to 37, 56.
 
 pub mod admission;
+mod detached;
 pub mod ending;
 pub mod permissions;
 pub mod processes;
@@ -14,7 +15,7 @@ mod sweeps;
 use std::time::Duration;
 
 use fountain_actors::domain::account::{Actor, NewAudit};
-use fountain_actors::domain::conversation::ConversationStatus;
+use fountain_actors::domain::conversation::ConversationEvent;
 use fountain_actors::domain::machine::Machine;
 use fountain_actors::domain::process::Process;
 use fountain_actors::domain::turn::{Ending, OrphanReason, PendingPermission, PromptImage, Turn, TurnStatus};
@@ -84,13 +85,13 @@ impl TurnStore for SqlStore {
 
     fn settle_idle(&self, conversation: ConversationId, machine: MachineId, now: Moment) -> Answer<'_, ()> {
         self.answer("turn.settle_idle", Access::Write, move |db| {
-            admission::settle_pending(db, conversation, machine, ConversationStatus::Idle, now)
+            admission::settle_pending(db, conversation, machine, ConversationEvent::BuildFinished, now)
         })
     }
 
     fn fail_pending(&self, conversation: ConversationId, machine: MachineId, now: Moment) -> Answer<'_, ()> {
         self.answer("turn.fail_pending", Access::Write, move |db| {
-            admission::settle_pending(db, conversation, machine, ConversationStatus::Failed, now)
+            admission::settle_pending(db, conversation, machine, ConversationEvent::BuildFailed, now)
         })
     }
 

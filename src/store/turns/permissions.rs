@@ -4,12 +4,12 @@ use diesel::prelude::*;
 use serde_json::Value;
 
 use fountain_actors::domain::account::{Actor, NewAudit};
-use fountain_actors::domain::turn::{AnswerOutcome, PendingPermission, PermissionAnswer, Turn};
+use fountain_actors::domain::turn::{AnswerOutcome, PendingPermission, PermissionAnswer, Turn, TurnStatus};
 use fountain_actors::domain::*;
 
 use super::rows::{self, TurnRow};
 use crate::store::backend::{Db, Fault};
-use crate::store::columns::{Id, Json, at, key};
+use crate::store::columns::{Id, Json, Word, at, key};
 use crate::store::conversations::rows as conversations;
 use crate::store::events::audit_row;
 use crate::store::schema::turns;
@@ -51,7 +51,7 @@ pub fn answer(
         .find(|turn| {
             turn.pending_permission
                 .as_ref()
-                .is_some_and(|open| open.request_id == request_id)
+                .is_some_and(|open| !turn.status.is_terminal() && open.request_id == request_id)
         })
         .ok_or_else(resolved)?;
     let open = turn.pending_permission.as_mut().ok_or_else(resolved)?;
@@ -91,6 +91,9 @@ pub fn expire(db: &mut Db, turn: TurnId, request_id: &str, now: Moment) -> Resul
     let Some(mut turn) = rows::of_conversation(db, seen.conversation_id, turn)? else {
         return Ok(None);
     };
+    if turn.status.is_terminal() {
+        return Ok(None); // detached meanwhile: its deadline is another
+    }
     let due =
         |open: &&mut PendingPermission| open.request_id == request_id && open.answer.is_none() && open.deadline <= now;
     let Some(open) = turn.pending_permission.as_mut().filter(due) else {
@@ -106,11 +109,13 @@ pub fn expire(db: &mut Db, turn: TurnId, request_id: &str, now: Moment) -> Resul
     Ok(Some(stored))
 }
 
-/// Open requests past their deadline, answered or not, the most overdue first.
+/// Requests of running turns past their deadline, answered or not, the most overdue first. Detached ones have a sweep of
+/// their own.
 pub fn expired(db: &mut Db, now: Moment, limit: i64) -> Result<Vec<(ConversationId, TurnId, String)>, Fault> {
     let rows = turns::table
         .filter(turns::permission_deadline.is_not_null())
         .filter(turns::permission_deadline.le(at(now)))
+        .filter(turns::status.eq(Word(TurnStatus::Running)))
         .order((turns::permission_deadline, turns::id))
         .limit(limit)
         .select((turns::conversation_id, turns::id, turns::pending_permission))
