@@ -209,6 +209,8 @@ async fn rul_l_22_inv_60_a_stranger_with_a_minted_name_is_left_alone() {
     let minted = sim.row(home).await.name;
     sim.fake.plan(Op::Create, Fault::Exists);
     // The stranger costs somebody money; a listing is what tells operators of it (RUL-L-53), and none runs here.
+    // The journal row follows the rename, so the first create stands under a name that it does not have any more.
+    sim.excuse("INV-08");
     sim.excuse("INV-117");
     sim.build(home).await.unwrap();
     let row = sim.row(home).await;
