@@ -8,7 +8,7 @@ use actix::prelude::*;
 use super::{ConversationActor, Work};
 use crate::domain::Moment;
 use crate::domain::account::Actor as By;
-use crate::domain::machine::DestroyReason;
+use crate::domain::machine::{DestroyReason, MachineStatus};
 use crate::machine::messages::{MachineError, Park, Parked};
 use crate::ports::clock::before;
 use crate::ports::store::machines::ParkRule;
@@ -25,11 +25,21 @@ impl ConversationActor {
         if !is_idle || self.last_active > bound || self.bound.is_none() {
             return;
         }
+        if self.is_unbuilt() {
+            // Its build never began, and nobody asks for one: a server that stayed would make the machine look used, and
+            // keep it from the pass that releases stuck builds. Whoever prompts next starts another.
+            return self.stand_down(ctx);
+        }
         self.work = Some(Work::Parking);
         self.retire_connection(ctx);
         if self.stopping.is_empty() {
             self.park_now(ctx);
         }
+    }
+
+    fn is_unbuilt(&self) -> bool {
+        let status = self.bound.as_ref().map(|bound| bound.machine.status);
+        matches!(status, Some(MachineStatus::Pending | MachineStatus::Starting))
     }
 
     fn idle_bound(&self) -> Option<Moment> {

@@ -214,6 +214,7 @@ async fn keep(engine: Weak<Inner>) {
             None => return,
         };
         let is_due = tokio::select! {
+                biased;
             _ = beats.tick() => true,
             () = tokio::time::sleep(WHILE_DRAINING), if somebody_drains => false,
         };

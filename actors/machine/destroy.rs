@@ -17,12 +17,16 @@ use super::facade::{Facade, Trace};
 use super::lease::{self, Lease, Taken, Wanted};
 use super::messages::{Destroy, Destroyed, MachineError, Retire};
 use super::outcome::{self, Settlement};
+use crate::domain::Epoch;
 use crate::domain::account::Actor;
-use crate::domain::machine::{DestroyReason, Machine, MachineEvent};
+use crate::domain::machine::{DestroyReason, Machine, MachineEvent, MachineStatus};
 use crate::domain::operation::Outcome;
 use crate::domain::turn::OrphanReason;
 use crate::ports::store::StoreError;
 use crate::ports::store::machines::{ClaimRefusal, FenceAnswer, Patch, Purpose};
+
+/// The epoch of a row's first claim.
+const FIRST: Epoch = Epoch(1);
 
 /// Finishes a fenced machine, or one that owes a delete.
 pub(crate) async fn destroy(site: &Site, ask: Destroy) -> Result<Destroyed, MachineError> {
@@ -49,6 +53,11 @@ pub(crate) async fn destroy(site: &Site, ask: Destroy) -> Result<Destroyed, Mach
         let finished = outcome::finish(site, lease, &Trace::default(), Settlement::of(Outcome::Done)).await?;
         return Ok(Destroyed::AlreadyTerminal(finished.machine));
     }
+    if claimed.epoch == FIRST && machine.status == MachineStatus::Pending {
+        // Nobody ever held this row, so nothing was ever sent for it: what has its name is somebody else's (INV-60).
+        let evidence = json!({ "absent": true, "never_built": true });
+        return confirmed(site, lease, &Trace::default(), machine, &ask.actor, evidence).await;
+    }
     let Ok(facade) = Facade::of(site, &machine) else {
         return unconfirmed(site, lease, &Trace::default(), "provider_not_configured").await;
     };
@@ -57,7 +66,10 @@ pub(crate) async fn destroy(site: &Site, ask: Destroy) -> Result<Destroyed, Mach
         None => Deleted::Superseded,
     };
     match deleted {
-        Deleted::Confirmed => confirmed(site, lease, &facade, machine, &ask.actor).await,
+        Deleted::Confirmed => {
+            let evidence = json!({ "absent": true });
+            confirmed(site, lease, facade.trace(), machine, &ask.actor, evidence).await
+        }
         Deleted::Unconfirmed(why) => unconfirmed(site, lease, facade.trace(), why).await,
         Deleted::Superseded => Err(outcome::superseded(site, lease, facade.trace()).await),
     }
@@ -67,21 +79,21 @@ pub(crate) async fn destroy(site: &Site, ask: Destroy) -> Result<Destroyed, Mach
 async fn confirmed(
     site: &Site,
     lease: Lease,
-    facade: &Facade,
+    trace: &Trace,
     machine: Machine,
     actor: &Actor,
+    evidence: Value,
 ) -> Result<Destroyed, MachineError> {
-    let absent = Some(json!({ "absent": true }));
     if machine.status.is_terminal() {
         let settlement = Settlement {
             patch: Patch {
                 cleanup_pending: Some(false),
                 ..Patch::default()
             },
-            evidence: absent,
+            evidence: Some(evidence),
             ..Settlement::of(Outcome::Done)
         };
-        let finished = outcome::finish(site, lease, facade.trace(), settlement).await?;
+        let finished = outcome::finish(site, lease, trace, settlement).await?;
         return Ok(Destroyed::Destroyed(finished.machine));
     }
     let reason = machine.transition_reason.clone().unwrap_or_default();
@@ -106,7 +118,7 @@ async fn confirmed(
     }
     audit.extend(outcome::audit_with(&machine, "sandbox.destroyed", actor, metadata));
     let settlement = Settlement {
-        evidence: absent,
+        evidence: Some(evidence),
         end_turns: Some(OrphanReason::MachineDestroyed),
         forget_sessions: true,
         stages: outcome::notices(site, &machine, notice).await?,
@@ -114,7 +126,7 @@ async fn confirmed(
         usage: Some("terminated"),
         ..Settlement::moved(MachineEvent::DeleteConfirmed)
     };
-    let finished = outcome::finish(site, lease, facade.trace(), settlement).await?;
+    let finished = outcome::finish(site, lease, trace, settlement).await?;
     Ok(Destroyed::Destroyed(finished.machine))
 }
 

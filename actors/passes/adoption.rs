@@ -121,6 +121,7 @@ pub(super) fn follow_runners(world: &World, replica: Arc<dyn Replica>, pass: Rec
                 move_in(&world, &*replica, &seated).await;
             }
             let has_changed = tokio::select! {
+                biased;
                 changed = changes.changed() => match changed {
                     Ok(()) => true,
                     Err(_) => return,

@@ -367,7 +367,7 @@ CASES = [
 
 
 def rul_57_a_turn_on_a_machine_that_is_kept_apart(world):
-    conversation = world.launch("run: id -u; hostname; pwd; ls -d /root/* /home/*; cat /proc/1/comm")
+    conversation = world.launch("run: id -u; hostname; pwd; ls -d ~root/* /home/*; cat /proc/1/comm")
     assert world.ended(conversation)["status"] == "completed"
     said = world.text(conversation)
     assert "/home/sprite" in said and str(world.folder) not in said, said

@@ -15,6 +15,7 @@ mod logs;
 mod resources;
 mod socket;
 mod store;
+mod store_catalog;
 mod store_detached;
 mod store_explain;
 mod store_launches;

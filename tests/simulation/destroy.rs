@@ -308,3 +308,20 @@ async fn p32_a_delete_is_legal_from_every_state() {
     }
     assert!(sim.fake.machines().is_empty());
 }
+
+/// What stands under the name that a user chose is not ours as long as nothing was built.
+#[actix::test]
+async fn inv_60_a_row_that_was_never_built_deletes_nothing() {
+    let sim = Sim::start().await;
+    sim.fake.plant(["box".to_owned()]);
+    let home = sim.launch_named(MachineMode::Persistent, Some("box")).await;
+    let retire = Retire {
+        reason: DestroyReason::AgentDeleted,
+        actor: Actor::Api,
+    };
+    let gone = sim.here.owner(home.machine).send(retire).await.unwrap().unwrap();
+    assert!(matches!(gone, Destroyed::Destroyed(_)));
+    assert_eq!(sim.status(home).await, MachineStatus::Terminated);
+    assert_eq!(sim.fake.machines(), ["box"]);
+    assert_eq!(sim.fake.requests(Op::Destroy), 0);
+}

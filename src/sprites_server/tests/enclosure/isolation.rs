@@ -184,7 +184,7 @@ async fn the_kernel_cannot_be_changed_from_inside() {
         "cat /proc/1/environ",
         "ls -l /proc/1/fd/",
         "readlink /proc/1/exe",
-        "ls /proc/1/root/",
+        "ls /proc/1/root",
         "hostname other",
         "mount -t cgroup2 none /mnt",
         "mount -t cgroup -o pids none /mnt",
